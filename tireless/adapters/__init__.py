@@ -1,0 +1,1 @@
+"""The thin agent commands we ship; they import nothing of ours."""

@@ -1,0 +1,1 @@
+"""The commands a person types: print and exit codes; decide nothing."""
