@@ -1,4 +1,4 @@
-"""What a forge says, as values: repositories, issues, people, labels, timeline entries; nothing beyond names and a hash."""
+"""What a forge says, as values: repositories, issues, people, labels, timeline entries; only names and a hash."""
 
 from __future__ import annotations
 

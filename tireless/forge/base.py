@@ -100,7 +100,7 @@ class Forge(Protocol):
     async def issues(
         self, repo: RepoRef, *, page: int, since: datetime | None = None, created_by: str | None = None
     ) -> IssuePage:
-        """One page of issues in any state, no pull requests, newest created first. `since` is inclusive, in whole seconds."""
+        """One page of issues in any state, no pull requests, newest created first. `since`: inclusive seconds."""
 
     async def issue(self, repo: RepoRef, number: int) -> Snapshot:
         """One issue; NotFound also when the number is a pull request's."""
