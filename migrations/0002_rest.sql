@@ -1,0 +1,94 @@
+-- How a job rests: one function computes (state, reason) on every way into pending or waiting, gives turns,
+-- and triggers keep what no caller may forget: terminal states stay, the mirror learns of every change.
+
+-- Within (lane, priority) a repository with many pending jobs delays another's single job by at most one:
+-- greatest(least turn pending there, 1 + greatest turn pending there of this repository).
+-- The caller holds the repository's row lock, so that two jobs of one repository never read the same greatest turn.
+CREATE FUNCTION next_turn(in_lane text, in_priority smallint, in_repository bigint) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+  SELECT greatest(
+    coalesce((SELECT j.turn FROM job j
+               WHERE j.state = 'pending' AND j.lane = in_lane AND j.priority = in_priority
+               ORDER BY j.turn, j.id LIMIT 1), 0),
+    coalesce((SELECT j.turn + 1 FROM job j
+               WHERE j.state = 'pending' AND j.repository_id = in_repository AND j.lane = in_lane AND j.priority = in_priority
+               ORDER BY j.turn DESC LIMIT 1), 0))
+$$;
+
+-- Waits are columns, so that several can hold at once; the reason shown is the first of this order.
+CREATE FUNCTION job_rest() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  tracked  boolean;
+  readable boolean;
+  approved boolean;
+BEGIN
+  SELECT r.tracked, r.readable INTO tracked, readable FROM repository r WHERE r.id = NEW.repository_id;
+  SELECT i.content_hash = i.approved_hash INTO approved FROM issue i WHERE i.id = NEW.issue_id;
+  -- A job rests claimable only on the approved text, whoever brings it back.
+  IF NEW.parked IS NULL AND approved IS NOT TRUE THEN
+    NEW.parked := 'needs_approval';
+    NEW.parked_at := clock_timestamp();
+  ELSIF NEW.parked = 'needs_approval' AND approved THEN
+    NEW.parked := NULL;
+  END IF;
+  IF NEW.parked IS NULL THEN
+    NEW.parked_at := NULL;
+    NEW.question := NULL;
+  END IF;
+  IF NEW.not_before <= clock_timestamp() THEN
+    NEW.not_before := NULL;
+    NEW.not_before_reason := NULL;
+  END IF;
+  NEW.reason := CASE
+    WHEN NEW.parked IS NOT NULL THEN NEW.parked
+    WHEN NOT tracked            THEN 'untracked'
+    WHEN NOT readable           THEN 'cannot_tell'
+    WHEN NEW.hold               THEN 'on_hold'
+    WHEN NEW.waits_for <> '{}'  THEN 'waits_for'
+    WHEN NEW.repository_full    THEN 'repository_full'
+    WHEN NEW.day_limit          THEN 'day_limit'
+    ELSE NEW.not_before_reason
+  END;
+  NEW.state := CASE WHEN NEW.reason IS NULL THEN 'pending' ELSE 'waiting' END;
+  IF NEW.state = 'pending' AND (TG_OP = 'INSERT' OR OLD.state = 'waiting' OR NEW.lane <> OLD.lane OR NEW.priority <> OLD.priority) THEN
+    NEW.turn := next_turn(NEW.lane, NEW.priority, NEW.repository_id);  -- given back and expired jobs keep theirs
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER job_rest_insert BEFORE INSERT ON job FOR EACH ROW
+  WHEN (NEW.state IN ('pending', 'waiting')) EXECUTE FUNCTION job_rest();
+CREATE TRIGGER job_rest_update BEFORE UPDATE ON job FOR EACH ROW
+  WHEN (NEW.state IN ('pending', 'waiting')) EXECUTE FUNCTION job_rest();
+
+CREATE FUNCTION job_terminal() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'job % is % and stays so: run it again as a new job', OLD.id, OLD.state
+    USING ERRCODE = 'check_violation', CONSTRAINT = 'terminal_stays_terminal';
+END $$;
+CREATE TRIGGER job_terminal BEFORE UPDATE OF state, finished_at, reason, kind, attempts, claim_no ON job FOR EACH ROW
+  WHEN (OLD.state IN ('delivered', 'failed', 'cancelled')) EXECUTE FUNCTION job_terminal();
+
+-- The mirror is level-triggered: it is told that something changed, never what.
+CREATE FUNCTION mirror_changed(of_issue bigint) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO mirror (issue_id) VALUES (of_issue)
+  ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1
+$$;
+CREATE FUNCTION job_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM mirror_changed(NEW.issue_id);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER job_mirror_insert AFTER INSERT ON job FOR EACH ROW EXECUTE FUNCTION job_changed();
+CREATE TRIGGER job_mirror_update AFTER UPDATE ON job FOR EACH ROW
+  WHEN ((NEW.state, NEW.reason, NEW.kind, NEW.lane, NEW.attempts, NEW.pull_request, NEW.question, NEW.publish_reason, NEW.waits_for, NEW.not_before)
+        IS DISTINCT FROM
+        (OLD.state, OLD.reason, OLD.kind, OLD.lane, OLD.attempts, OLD.pull_request, OLD.question, OLD.publish_reason, OLD.waits_for, OLD.not_before))
+  EXECUTE FUNCTION job_changed();
+CREATE FUNCTION issue_triaged() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM mirror_changed(NEW.id);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER issue_mirror_update AFTER UPDATE OF triage_code, triage_details ON issue FOR EACH ROW
+  WHEN ((NEW.triage_code, NEW.triage_details) IS DISTINCT FROM (OLD.triage_code, OLD.triage_details))
+  EXECUTE FUNCTION issue_triaged();
