@@ -1,0 +1,42 @@
+"""Which lane works on an issue: one pure rule, used at enqueue, at refresh and by `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tireless.domain.job import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane as `serve` configures it; times in seconds. `order` in a sequence of lanes is configuration order."""
+
+    name: str
+    kinds: tuple[Kind, ...] = ()
+    is_default: bool = False
+    children_of_plan: str | None = None
+    """Another lane for issues that a plan made."""
+    lease_s: float = 600.0
+    max_attempts: int = 3
+    backoff_base_s: float = 30.0
+    backoff_cap_s: float = 1800.0
+    run_timeout_s: float = 5400.0
+    stall_timeout_s: float = 600.0
+    max_running: int | None = None
+
+
+def lane_for(kind: Kind, *, is_child: bool, overrides: Sequence[str], lanes: Sequence[Lane]) -> str | None:
+    """The lane for an issue of this kind, or None when there is none.
+
+    `overrides` are the LANE parts of its `agent:LANE` labels that count. An override that names a configured lane
+    comes first (of two, the first in configuration order), then the first lane whose kinds have the kind
+    (its `children_of_plan` for an issue that a plan made), then the default lane.
+    """
+    for lane in lanes:
+        if lane.name in overrides:
+            return lane.name
+    for lane in lanes:
+        if kind in lane.kinds:
+            return lane.children_of_plan if is_child and lane.children_of_plan else lane.name
+    return next((lane.name for lane in lanes if lane.is_default), None)
