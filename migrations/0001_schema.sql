@@ -227,6 +227,7 @@ CREATE TABLE job (
   claimed_host     text,
   publish_by       text,
   publish_reason   text,                                     -- why publishing does not go on
+  publish_failures int NOT NULL DEFAULT 0,                   -- in a row, for the backoff
   steered          text[] NOT NULL DEFAULT '{}',             -- 'lane', 'priority': an operator's choice stands
   summary          text,
   CONSTRAINT state_known CHECK (state IN ('pending', 'waiting', 'claimed', 'publishing', 'delivered', 'failed', 'cancelled')),
@@ -302,6 +303,7 @@ CREATE TABLE attempt (
   pr_body      text,
   pr_draft     boolean,
   pr_sent_at   timestamptz,                                  -- a create was sent: look before sending another
+  branch_done_at timestamptz,                                -- after the job's end: deleted, or seen to be worth keeping
   CONSTRAINT attempt_once UNIQUE (job_id, claim_no),
   CONSTRAINT attempt_uid_once UNIQUE (uid),
   CONSTRAINT attempt_outcome_known CHECK (outcome IN ('done', 'no_change', 'needs_input', 'blocked', 'quota', 'retry', 'failed', 'agent_error',
@@ -311,6 +313,8 @@ CREATE TABLE attempt (
   CONSTRAINT only_recorded_has_a_commit CHECK (recorded_at IS NOT NULL OR commit_sha IS NULL),
   CONSTRAINT output_bounded CHECK (octet_length(output_head) <= 65536 AND octet_length(output_tail) <= 65536)
 ) WITH (fillfactor = 90);
+-- Branches still to be looked after, a few at any time.
+CREATE INDEX attempt_branch ON attempt (id) WHERE branch IS NOT NULL AND branch_done_at IS NULL;
 ALTER TABLE job ADD CONSTRAINT job_result_attempt FOREIGN KEY (result_attempt) REFERENCES attempt (id) ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED;
 
 -- Live output, in bounded chunks, kept to the last MiB while the attempt runs.
@@ -406,6 +410,8 @@ CREATE TABLE mirror (
   CONSTRAINT mirror_take_is_whole CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3))
 );
 CREATE INDEX mirror_due ON mirror (not_before, issue_id) WHERE changed > told;
+-- What was told longest ago, to be compared with the forge again.
+CREATE INDEX mirror_told ON mirror (told_at) WHERE changed = told;
 
 -- Runner processes that showed themselves; for people only, no claim depends on it.
 CREATE TABLE runner (

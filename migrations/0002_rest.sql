@@ -89,6 +89,9 @@ BEGIN
   PERFORM mirror_changed(NEW.id);
   RETURN NULL;
 END $$;
-CREATE TRIGGER issue_mirror_update AFTER UPDATE OF triage_code, triage_details ON issue FOR EACH ROW
-  WHEN ((NEW.triage_code, NEW.triage_details) IS DISTINCT FROM (OLD.triage_code, OLD.triage_details))
+-- The answered marks too: the comment carries them for a database that starts afresh.
+CREATE TRIGGER issue_mirror_update AFTER UPDATE OF triage_code, triage_details, answered_event, answered_time ON issue FOR EACH ROW
+  WHEN ((NEW.triage_code, NEW.triage_details, NEW.answered_event, NEW.answered_time)
+        IS DISTINCT FROM
+        (OLD.triage_code, OLD.triage_details, OLD.answered_event, OLD.answered_time))
   EXECUTE FUNCTION issue_triaged();
