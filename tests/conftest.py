@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from psycopg import sql
 
 from tireless.embedded import EmbeddedPostgres
@@ -25,6 +26,10 @@ from tireless.store.migrate import migrate
 
 _STATE = "PYTEST_TIRELESS_STATE"
 """Environment: where the run's server lies, as the first pytest process told its workers."""
+
+# No deadlines: what a slow or shared machine does to an example says nothing about the code.
+settings.register_profile("tireless", deadline=None)
+settings.load_profile("tireless")
 
 _numbers = itertools.count(1)
 
