@@ -1,0 +1,373 @@
+"""What can be configured: one class per section of the file, with defaults and rules; it reads no file but secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from tireless.config.values import ConfigPath, Duration, DurationOrZero, SecretEnv, SecretFile, format_duration
+from tireless.domain.job import Kind
+from tireless.domain.routing import Lane
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_REPOSITORY = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
+_WHO = re.compile(r"writers|code-writers|admins|allow-list|team:[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_OWN_ENV = "TIRELESS_"
+"""Names the protocol sets for every agent, or this configuration reads: never handed through."""
+
+
+class Faults(ValueError):
+    """Several faults found by one rule; the report prints a line for each."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("write a name of small letters, digits, - and _, at most 40 of them")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+"""What a forge or a lane may be called: the database demands it of lanes, web addresses of forges."""
+
+
+class Section(BaseModel):
+    """A table of the file. Unknown keys are faults; values are never quoted back, they could be secrets."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, arbitrary_types_allowed=True)
+
+
+# ------------------------------------------------------------------------------------------------ [database]
+
+
+class DatabaseSection(Section):
+    """Where the rows are. Neither key: no database of one's own."""
+
+    url: SecretStr | None = None
+    url_file: SecretFile | None = None
+    connections: Annotated[int, Field(ge=2, le=500)] = 10
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.url is not None and self.url_file is not None:
+            raise ValueError("url and url_file are both set; keep one")
+        return self
+
+    @property
+    def address(self) -> str | None:
+        """The connection string, with its password; None when none is configured."""
+        if self.url_file is not None:
+            return self.url_file.reveal()
+        return self.url.get_secret_value() if self.url is not None else None
+
+
+# ------------------------------------------------------------------------------------------------ [labels] [asking]
+
+
+def _prefix(value: str) -> str:
+    if not re.fullmatch(r"[^\s,/][^\n,]{0,38}/", value) or "//" in value:
+        # The scope of exclusive labels is the text before the last slash.
+        raise ValueError('write a short word that ends in a slash, like "tireless/"')
+    return value
+
+
+def _label(value: str) -> str:
+    if not value.strip() or value != value.strip() or len(value) > 50 or not value.isprintable() or "," in value:
+        raise ValueError("write a label's name: 1 to 50 printable characters, no comma")
+    return value
+
+
+class LabelsSection(Section):
+    """The names of the labels people steer with."""
+
+    prefix: Annotated[str, AfterValidator(_prefix)] = "tireless/"
+    opt_in: Annotated[str, AfterValidator(_label)] | None = None
+    require_opt_in: bool = True
+
+    @property
+    def opt_in_name(self) -> str:
+        """The label that allows work; by default the prefix and `go`."""
+        return self.opt_in if self.opt_in is not None else f"{self.prefix}go"
+
+
+def _who(value: str) -> str:
+    if not _WHO.fullmatch(value):
+        raise ValueError('write "writers", "code-writers", "admins", "allow-list" or "team:ORGANISATION/TEAM"')
+    return value
+
+
+class AskingSection(Section):
+    """Whose labels count."""
+
+    who_may_ask: Annotated[str, AfterValidator(_who)] = "writers"
+    allow: tuple[str, ...] = ()
+
+
+# ------------------------------------------------------------------------------------------------ [forges.NAME]
+
+
+def _forge_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError('write the address people open in a browser, like "https://git.example.org"')
+    if parts.username or parts.password:
+        raise ValueError("the address holds a user or password; put the token into a file and name it as token_file")
+    if parts.query or parts.fragment:
+        raise ValueError("the address ends before any ? or #")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("the port of the address is not a number from 1 to 65535") from None
+    return value.rstrip("/")
+
+
+class ForgeSection(Section):
+    """One Gitea or Forgejo instance and what is watched there."""
+
+    url: Annotated[str, AfterValidator(_forge_url)]
+    kind: Literal["gitea", "forgejo"] = "gitea"
+    token_file: SecretFile | None = None
+    token_env: SecretEnv | None = None
+    repositories: tuple[str, ...] = ()
+    webhook_secret_file: SecretFile | None = None
+    webhook_secret_env: SecretEnv | None = None
+    git_user: str = "tireless"
+    git_token_file: SecretFile | None = None
+    git_token_env: SecretEnv | None = None
+    timeout: Duration = timedelta(seconds=20)
+    concurrency: Annotated[int, Field(ge=1, le=100)] = 8
+    requests_per_minute: Annotated[int, Field(ge=10)] = 3000
+    ca_file: ConfigPath | None = None
+
+    @field_validator("repositories")
+    @classmethod
+    def _named_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        faults = [f'"{name}" is not of the form "owner/name"' for name in value if not _REPOSITORY.fullmatch(name)]
+        faults += [f'"{name}" is named twice' for name, n in Counter(map(str.casefold, value)).items() if n > 1]
+        if faults:
+            raise Faults(faults)
+        return value
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        faults = [
+            f"{key}_file and {key}_env are both set; keep one"
+            for key in ("token", "webhook_secret", "git_token")
+            if getattr(self, f"{key}_file") is not None and getattr(self, f"{key}_env") is not None
+        ]
+        if faults:
+            raise Faults(faults)
+        return self
+
+    @property
+    def token(self) -> str | None:
+        """The API token, None when none is configured (a runner's file needs none)."""
+        secret = self.token_file or self.token_env
+        return secret.reveal() if secret else None
+
+    @property
+    def webhook_secret(self) -> str | None:
+        """What webhooks are signed with; None: webhooks of this forge are refused."""
+        secret = self.webhook_secret_file or self.webhook_secret_env
+        return secret.reveal() if secret else None
+
+    @property
+    def git_token(self) -> str | None:
+        """What a runner fetches and pushes with: its own, else the API token."""
+        secret = self.git_token_file or self.git_token_env
+        return secret.reveal() if secret else self.token
+
+
+# ------------------------------------------------------------------------------------------------ [lanes.NAME]
+
+
+class LaneSection(Section):
+    """An agent lane: the first part is read by `serve` (stored for everybody), the second by `run` on its host."""
+
+    kinds: tuple[Kind, ...] = ()
+    default: bool = False
+    children_of_plan: str | None = None
+    lease: Duration = timedelta(minutes=10)
+    attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    backoff: DurationOrZero = timedelta(seconds=30)
+    backoff_max: DurationOrZero = timedelta(minutes=30)
+    run_timeout: Duration = timedelta(minutes=90)
+    stall_timeout: Duration = timedelta(minutes=10)
+    max_running: Annotated[int, Field(ge=1)] | None = None
+    command: tuple[str, ...] = ()
+    run_as: str | None = None
+    env: tuple[str, ...] = ()
+    paths: tuple[ConfigPath, ...] = ()
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _argv(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError('no shell reads it: write a list, like ["my-agent", "--quiet"]')
+        return value
+
+    @field_validator("command")
+    @classmethod
+    def _words(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value and not value[0].strip():
+            raise ValueError("its first word, the program, is empty")
+        if any("\0" in word for word in value):
+            raise ValueError("a word holds a NUL character")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        faults = [
+            f'"{name.partition("=")[0]}" is not the name of an environment variable'
+            for name in value
+            if not _ENV_NAME.fullmatch(name)
+        ]
+        faults += [f"{name} belongs to tireless and is not handed on" for name in value if name.startswith(_OWN_ENV)]
+        if faults:
+            raise Faults(faults)
+        return value
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        faults = []
+        if self.backoff_max < self.backoff:
+            faults.append(
+                f"backoff_max ({format_duration(self.backoff_max)}) is shorter than backoff "
+                f"({format_duration(self.backoff)})"
+            )
+        if self.stall_timeout > self.run_timeout:
+            faults.append(
+                f"stall_timeout ({format_duration(self.stall_timeout)}) is longer than run_timeout "
+                f"({format_duration(self.run_timeout)}) and could never be met"
+            )
+        if faults:
+            raise Faults(faults)
+        return self
+
+    def lane(self, name: str) -> Lane:
+        """The value the rest of the house works with."""
+        return Lane(
+            name=name,
+            kinds=self.kinds,
+            is_default=self.default,
+            children_of_plan=self.children_of_plan,
+            lease_s=self.lease.total_seconds(),
+            max_attempts=self.attempts,
+            backoff_base_s=self.backoff.total_seconds(),
+            backoff_cap_s=self.backoff_max.total_seconds(),
+            run_timeout_s=self.run_timeout.total_seconds(),
+            stall_timeout_s=self.stall_timeout.total_seconds(),
+            max_running=self.max_running,
+        )
+
+
+# ------------------------------------------------------------------------------------------------ the processes
+
+
+class RunnerSection(Section):
+    """`tireless run` on this host."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = None
+    root: ConfigPath | None = None
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = 1
+    idle_poll: Duration = timedelta(seconds=15)
+    stop_grace: Duration = timedelta(seconds=10)
+    lease_margin: Duration = timedelta(seconds=30)
+
+    @property
+    def shown_name(self) -> str:
+        """What this runner is called on rows and pages: the configured name, else the host's."""
+        return self.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:63].lstrip("._-") or "runner"
+
+
+class WebSection(Section):
+    """The page, health, metrics and webhooks; nothing there asks who reads it."""
+
+    enabled: bool = True
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8474
+
+
+class PollSection(Section):
+    """How the forge is read."""
+
+    interval: Duration = timedelta(seconds=60)
+    full_scan: Duration = timedelta(hours=1)
+    overlap: Duration = timedelta(seconds=120)
+
+
+class SweepSection(Section):
+    """How often time is let do its work."""
+
+    interval: Duration = timedelta(seconds=10)
+
+
+class RetentionSection(Section):
+    """How long ended jobs are kept."""
+
+    finished: Duration = timedelta(days=90)
+
+
+def _state_dir() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/tireless")  # root's home is closed to the user a private PostgreSQL runs as
+    given = os.environ.get("XDG_STATE_HOME", "")
+    # The specification: a relative path here is invalid and ignored.
+    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
+    return base / "tireless"
+
+
+class InstallationSection(Section):
+    """This installation among others on the same forge and host."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")] | None = None
+    state_dir: ConfigPath = Field(default_factory=_state_dir)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "text"] = "auto"
+
+
+# ------------------------------------------------------------------------------------------------ rules over sections
+
+
+def lane_faults(lanes: dict[str, LaneSection]) -> list[str]:
+    """What is wrong with the lanes as a set."""
+    faults = []
+    defaults = [name for name, lane in lanes.items() if lane.default]
+    if len(defaults) > 1:
+        faults.append(f"{' and '.join(defaults)} are all marked default; at most one lane is")
+    faults += [
+        f"{name}.children_of_plan names the lane {lane.children_of_plan}, which is not configured"
+        for name, lane in lanes.items()
+        if lane.children_of_plan is not None and lane.children_of_plan not in lanes
+    ]
+    return faults
+
+
+def lease_faults(lanes: dict[str, LaneSection], runner: RunnerSection) -> list[str]:
+    """Lanes whose lease is too short for the order: renewed, stopped, gone, margin, lease over.
+
+    A lease is renewed each third of it. Stopping an agent begins `stop_grace` before it has to be gone, and it has to
+    be gone `lease_margin` before the lease ends. Stopping must not begin before the first renewal was due.
+    """
+    need = (runner.lease_margin + runner.stop_grace) * 1.5
+    return [
+        f"lanes.{name}.lease ({format_duration(lane.lease)}) is too short: it is renewed every third, and the agent "
+        f"must be gone {format_duration(runner.lease_margin)} (runner.lease_margin) before its end, after "
+        f"{format_duration(runner.stop_grace)} (runner.stop_grace) to stop in; "
+        f"make it longer than {format_duration(need)}, or those two shorter"
+        for name, lane in lanes.items()
+        if lane.lease <= need
+    ]
