@@ -7,7 +7,7 @@ The server is a private one below the temporary directory, shared by all xdist w
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
 import os
 import secrets
 import shutil
@@ -30,8 +30,6 @@ _STATE = "PYTEST_TIRELESS_STATE"
 # No deadlines: what a slow or shared machine does to an example says nothing about the code.
 settings.register_profile("tireless", deadline=None)
 settings.load_profile("tireless")
-
-_numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,11 +65,15 @@ def template(server_url: str) -> Iterator[str]:
 @pytest.fixture
 async def dsn(server_url: str, template: str) -> AsyncIterator[str]:
     """The connection string of a migrated, empty database of this test's own."""
-    name = f"{template}_{next(_numbers)}"
-    clone = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
-    await _administer(server_url, clone)
-    yield with_database(server_url, name)
-    await _drop(server_url, name)
+    async with _database(server_url, sql.SQL("TEMPLATE {}").format(sql.Identifier(template))) as url:
+        yield url
+
+
+@pytest.fixture
+async def empty_dsn(server_url: str) -> AsyncIterator[str]:
+    """The connection string of a database of this test's own that is not migrated."""
+    async with _database(server_url, sql.SQL("")) as url:
+        yield url
 
 
 @pytest.fixture
@@ -94,6 +96,14 @@ def _remove_server() -> None:
     if state.is_dir():
         asyncio.run(EmbeddedPostgres(state).stopped(20))
         shutil.rmtree(state)
+
+
+@contextlib.asynccontextmanager
+async def _database(server_url: str, how: sql.Composable) -> AsyncIterator[str]:
+    name = f"tireless_test_{secrets.token_hex(6)}"
+    await _administer(server_url, sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), how))
+    yield with_database(server_url, name)
+    await _drop(server_url, name)
 
 
 async def _drop(server_url: str, name: str) -> None:

@@ -202,7 +202,7 @@ def _cause(error: BaseException | None) -> psycopg.Error | None:
 
 
 def _translated(doing: str, error: psycopg.Error) -> StoreError:
-    reason = error.diag.message_primary or str(error).strip() or type(error).__name__
+    reason = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split()).rstrip(".")
     transient = (
         isinstance(error, psycopg.OperationalError)
         if error.sqlstate is None
@@ -263,14 +263,18 @@ def _completed(url: str, application_name: str) -> str:
 
 
 def _parsed(url: str) -> ConnDict:
+    # Without the cause: libpq quotes the part it could not read, and that may be the password.
+    fault = ConfigError(
+        "the database URL does not parse; want postgresql://USER:PASSWORD@HOST:5432/DATABASE, "
+        "with @ : / % in the password written as %40 %3A %2F %25"
+    )
     try:
-        return conninfo.conninfo_to_dict(url)
+        parts = conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        # Without the cause: libpq quotes the part it could not read, and that may be the password.
-        raise ConfigError(
-            "the database URL does not parse; want postgresql://USER:PASSWORD@HOST:5432/DATABASE, "
-            "with @ : / % in the password written as %40 %3A %2F %25"
-        ) from None
+        raise fault from None
+    if not re.fullmatch(r"[0-9,]*", str(parts.get("port") or "")):  # a / in the password: half of it is now the port
+        raise fault
+    return parts
 
 
 async def _configure(conn: Connection) -> None:
