@@ -61,6 +61,16 @@ class Label:
     archived: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LabelSpec:
+    """A label as we want it to exist. `color` is six hex digits without '#'."""
+
+    name: str
+    color: str
+    description: str
+    exclusive: bool
+
+
 class IssueState(StrEnum):
     """Open or closed, as the forge says it."""
 

@@ -15,6 +15,7 @@ from tireless.domain.issue import (
     Comment,
     IssueRef,
     Label,
+    LabelSpec,
     Person,
     PullRequest,
     RepoRef,
@@ -61,16 +62,6 @@ class IssuePage:
     total: int | None
     server_date: datetime | None
     malformed: tuple[Malformed, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LabelSpec:
-    """A label as we want it to exist. `color` is six hex digits without '#'."""
-
-    name: str
-    color: str
-    description: str
-    exclusive: bool
 
 
 @dataclass(frozen=True, slots=True)
