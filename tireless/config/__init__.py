@@ -1,16 +1,19 @@
 """Settings: the only reader of environment and TOML. Nobody below `app` imports it: others are handed plain values."""
 
-from tireless.config.read import Settings, config_path, load
+from tireless.config.example import example_text
+from tireless.config.read import DEFAULT_FILE, ENV_FILE, Settings, load
 from tireless.config.settings import AskingSection, ForgeSection, LaneSection, RunnerSection
 from tireless.config.values import format_duration, parse_duration
 
 __all__ = [
+    "DEFAULT_FILE",
+    "ENV_FILE",
     "AskingSection",
     "ForgeSection",
     "LaneSection",
     "RunnerSection",
     "Settings",
-    "config_path",
+    "example_text",
     "format_duration",
     "load",
     "parse_duration",
