@@ -1,75 +1,89 @@
-"""Makes text written by agents inert before it reaches a forge: it must close nothing, call nobody, hide nothing."""
+"""Foreign text made safe to show to an agent, and names made from it. Neutralising what agents write: inert.py."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
-JOINER = "\u2060"
-"""WORD JOINER: takes no room and breaks no line; what it separates is read by people and by no forge."""
+SLUG_MAX = 40
 
-# Bidirectional overrides and isolates show another text than is stored; the rest means nothing on a forge.
-_UNSEEN = re.compile("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u2028\u2029\ud800-\udfff]")
+# What a person reading the issue does not see, and an agent would: format characters that hide or reorder text,
+# the tag block (a whole invisible alphabet), blanks that are letters to Unicode, variation selectors 17-256.
+_HIDDEN_RANGES = (
+    (0x00AD, 0x00AD),
+    (0x034F, 0x034F),
+    (0x061C, 0x061C),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x200B, 0x200F),
+    (0x202A, 0x202E),
+    (0x2060, 0x206F),
+    (0x3164, 0x3164),
+    (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0),
+    (0xFFF9, 0xFFFB),
+    (0x1D173, 0x1D17A),
+    (0xE0000, 0xE0FFF),
+)
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
+_HIDDEN = str.maketrans(
+    _CONTROLS
+    | {code: None for low, high in _HIDDEN_RANGES for code in range(low, high + 1)}
+    | dict.fromkeys((0, *range(55296, 57344)), "�")
+    | {0x2028: "\n", 0x2029: "\n"}
+)
 
-# `#12`, `!12`, `owner/repo#12`: with these inert no closing word has anything to close, whatever words the forge's
-# administrator has configured. A whole numeric entity (`&#39;`) is no reference.
-_REFERENCE = re.compile(r"&#[0-9]{1,7};|([#!])(?=[0-9])")
 
-# A forge strips Markdown before it looks for names, so `*@name*` counts; `a@b.example` is a mail address.
-_MENTION = re.compile(r"(?<![A-Za-z0-9])@(?=[\w-])")
+def visible(text: str) -> str:
+    """Foreign text as a person sees it: no HTML comments, zero-width, bidi, tag or control characters.
 
-# The forge reads its own issues' addresses as references. A dot segment: people still get there, it does not match.
-_ADDRESS = re.compile(r"(/(?:issues|pulls|pull)/)(?=[0-9])", re.IGNORECASE)
-
-# Hidden text, and the blocks of raw HTML that would swallow what we write after them. Also guards our own markers.
-_HIDDEN = re.compile(r"<(?=[!?]|(?:pre|script|style|textarea)\b)", re.IGNORECASE)
-
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-
-
-def neutralise(text: str) -> str:
-    """`text` with its references, mentions and hidden parts inert, and readable as before; twice is as once.
-
-    For titles, bodies, comments and commit messages alike: closing words find no issue to close, `#n`, `!n`,
-    `owner/repo#n`, issue addresses and `@name` mean nothing to the forge, HTML comments become visible text.
+    Invisible characters go first, so that none of them can hide the beginning of a comment. NUL and lone surrogates
+    become U+FFFD: they were there, and no database takes them.
     """
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = _UNSEEN.sub("", text)
-    text = _REFERENCE.sub(lambda found: found[1] + JOINER if found[1] else found[0], text)
-    text = _MENTION.sub("@" + JOINER, text)
-    text = _ADDRESS.sub(r"\1./", text)
-    return _HIDDEN.sub("<" + JOINER, text)
+    text = text.replace("\r\n", "\n").replace("\r", "\n").translate(_HIDDEN)
+    return _without_comments(text)
 
 
-def one_line(text: str, limit: int) -> str:
-    """`text` on one line, white space runs as one blank, at most `limit` characters, the cut shown by `…`."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+def _without_comments(text: str) -> str:
+    """Replace each `<!-- … -->` by a blank; one that is never closed hides the rest, as it does on the page."""
+    kept: list[str] = []
+    at = 0
+    while (start := text.find("<!--", at)) >= 0:
+        kept += [text[at:start], " "]
+        # `<!-->` is a whole comment to a browser, and `--!>` ends one.
+        end = _end_of_comment(text, start + 2)
+        if end is None:
+            return "".join(kept)
+        at = end
+    return "".join([*kept, text[at:]])
 
 
-def cut(text: str, limit: int, *, said: str = "(cut here)") -> str:
-    """At most `limit` characters of `text`, its code fences closed; where it was cut, `said` on a line of its own."""
-    text = text.strip()
-    if len(text) <= limit:
-        return close_fence(text)
-    return f"{close_fence(text[:limit].rstrip())}\n\n{said}"
+_COMMENT_END = re.compile(r"--!?>")
 
 
-def close_fence(text: str) -> str:
-    """`text` with a code fence that is still open at its end closed: what is written after it is no code."""
-    fence = ""
-    for line in text.split("\n"):
-        found = _FENCE.fullmatch(line)
-        if found is None:
-            continue
-        marks, rest = found[1], found[2].strip()
-        if not fence:
-            if marks[0] == "~" or "`" not in rest:
-                fence = marks
-        elif marks[0] == fence[0] and len(marks) >= len(fence) and not rest:
-            fence = ""
-    return f"{text}\n{fence}" if fence else text
+def _end_of_comment(text: str, start: int) -> int | None:
+    found = _COMMENT_END.search(text, start)
+    return found.end() if found else None
 
 
-def quote(text: str) -> str:
-    """`text` as a Markdown quotation, line by line: nothing in it reaches past it."""
-    return "\n".join(f"> {line}".rstrip() for line in text.strip().split("\n"))
+def one_line(text: str) -> str:
+    """`visible`, with every run of white space as one blank: for titles."""
+    return " ".join(visible(text).split())
+
+
+def slug(title: str) -> str:
+    """A title as part of a branch name: `[a-z0-9-]`, at most SLUG_MAX characters, never empty."""
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    words = re.sub(r"[^a-z0-9]+", "-", plain)[: SLUG_MAX * 4].strip("-")
+    return words[:SLUG_MAX].strip("-") or "issue"
+
+
+def branch_name(number: int, title: str, attempt_uid_hex: str) -> str:
+    """The ref of its own that one attempt may create: `tireless/<number>-<slug>.<8 hex digits of its uid>`."""
+    return f"{branch_prefix(number)}{slug(title)}.{attempt_uid_hex[:8]}"
+
+
+def branch_prefix(number: int) -> str:
+    """What every branch of an issue begins with."""
+    return f"tireless/{number}-"
