@@ -1,1 +1,6 @@
-"""A stateful Gitea-compatible server on a loopback port, for the demo and the tests; never for production."""
+"""A stateful Gitea-compatible forge on a loopback port, oddities included, for the demo and the tests only."""
+
+from tireless.loopback.faults import FaultPlan
+from tireless.loopback.server import LoopbackForge
+
+__all__ = ["FaultPlan", "LoopbackForge"]
