@@ -108,7 +108,9 @@ CREATE TABLE lane_breaker (
   issues    bigint[] NOT NULL DEFAULT '{}',
   opened    int NOT NULL DEFAULT 0,                          -- openings in a row: 15 min doubling
   last_ended_at timestamptz,                                 -- a hold grows only on an attempt claimed after this
-  CONSTRAINT breaker_counts_up CHECK (failures >= 0 AND opened >= 0)
+  quotas    int NOT NULL DEFAULT 0,                          -- quota holds in a row, doubling where no time was named
+  quota_ended_at timestamptz,
+  CONSTRAINT breaker_counts_up CHECK (failures >= 0 AND opened >= 0 AND quotas >= 0)
 );
 
 -- The last snapshot seen of a forge issue, what was approved of it, and how far its asking has been answered.
@@ -275,6 +277,7 @@ CREATE INDEX job_of_issue ON job (issue_id, id);
 CREATE TABLE attempt (
   id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   job_id       bigint NOT NULL REFERENCES job (id) ON DELETE CASCADE,
+  repository_id bigint NOT NULL,                             -- the job's, to count a day's runs; no key: a claim would lock its row
   claim_no     bigint NOT NULL,
   uid          uuid NOT NULL DEFAULT gen_random_uuid(),
   token        uuid NOT NULL,
