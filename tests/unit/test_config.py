@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tireless.config import format_duration, load, parse_duration
 from tireless.domain.job import Kind
+from tireless.domain.labels import LabelScheme
 from tireless.errors import ConfigError
 
 Write = Callable[[str], Path]
@@ -63,7 +64,7 @@ def test_without_a_file_everything_has_its_default(monkeypatch: pytest.MonkeyPat
     assert settings.database.address is None
     assert (settings.forges, settings.lanes) == ({}, {})
     assert settings.poll.interval == timedelta(seconds=60)
-    assert settings.labels.opt_in_name == "tireless/go"
+    assert settings.labels.scheme == LabelScheme()
     assert settings.installation_name == "tireless"
     assert settings.runner_root == settings.installation.state_dir / "work"
 
@@ -359,6 +360,13 @@ def test_a_forge_address_loses_its_slash(write: Write) -> None:
 def test_a_label_prefix_ends_in_a_slash(write: Write, prefix: str) -> None:
     """The exclusive scope of labels is what stands before the last slash, so the prefix needs one."""
     assert "ends in a slash" in faults(write(f"[labels]\nprefix = '{prefix}'"))[0]
+
+
+@pytest.mark.parametrize("name", ["tireless/plan", "Tireless/HOLD", "tireless/status/queued", "tireless/agent:x"])
+def test_the_opt_in_cannot_be_another_label(write: Write, name: str) -> None:
+    """A label that would both allow and mean something else is refused."""
+    assert "means something else already" in faults(write(f"[labels]\nopt_in = '{name}'"))[0]
+    assert load(write("[labels]\nopt_in = 'ready'\nprefix = 'bot/'")).labels.scheme.opt_in == "ready"
 
 
 @pytest.mark.parametrize(

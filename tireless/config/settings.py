@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, fi
 
 from tireless.config.values import ConfigPath, Duration, DurationOrZero, SecretEnv, SecretFile, format_duration
 from tireless.domain.job import Kind
+from tireless.domain.labels import LabelScheme, Role, meaning
 from tireless.domain.routing import Lane
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -96,10 +97,18 @@ class LabelsSection(Section):
     opt_in: Annotated[str, AfterValidator(_label)] | None = None
     require_opt_in: bool = True
 
+    @model_validator(mode="after")
+    def _opt_in_is_free(self) -> Self:
+        other = meaning(self.scheme.opt_in, LabelScheme(prefix=self.prefix, opt_in=""))
+        if other is not None and other.role is not Role.UNKNOWN:
+            raise ValueError(f"opt_in is {self.scheme.opt_in}, which means something else already; choose another name")
+        return self
+
     @property
-    def opt_in_name(self) -> str:
-        """The label that allows work; by default the prefix and `go`."""
-        return self.opt_in if self.opt_in is not None else f"{self.prefix}go"
+    def scheme(self) -> LabelScheme:
+        """The value the rest of the house works with; the opt-in is the prefix and `go` unless it is named."""
+        opt_in = self.opt_in if self.opt_in is not None else f"{self.prefix}go"
+        return LabelScheme(prefix=self.prefix, opt_in=opt_in, require_opt_in=self.require_opt_in)
 
 
 def _who(value: str) -> str:

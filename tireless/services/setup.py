@@ -1,0 +1,179 @@
+"""One-shot checks of a forge: is it there, whom does the token speak for, what may he do, are the labels there.
+
+Reads only; a fault is a value that names the next step, so that one repository's fault never hides another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tireless.domain.issue import RepoRef, Repository
+from tireless.domain.labels import LabelScheme, folded, label_specs
+from tireless.domain.routing import Lane
+from tireless.errors import ForgeDenied, ForgeError, ForgeUnavailable, Moved, NotFound
+from tireless.forge.base import About, Forge
+
+SCOPES = "write:issue, write:repository, read:organization, read:user"
+"""What the bot's token needs."""
+
+_AT_ONCE = 4
+
+
+class Level(StrEnum):
+    """How bad it is. Only FAULT makes `doctor` fail."""
+
+    FINE = "fine"
+    REMARK = "remark"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `code` is stable, `subject` says of what, `text` names the next step."""
+
+    level: Level
+    code: str
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is judged against: labels, lanes, and the logins that may ask in any case."""
+
+    scheme: LabelScheme
+    lanes: Sequence[Lane]
+    allow: Sequence[str] = ()
+
+
+async def check_access(forge: Forge, policy: Policy) -> tuple[Finding, ...]:
+    """The server and the token alone."""
+    try:
+        about = await forge.about()
+    except ForgeError as error:
+        return (unanswered(forge, error),)
+    return check_token(forge, about, policy)
+
+
+async def check_forge(forge: Forge, repositories: Sequence[RepoRef], policy: Policy) -> tuple[Finding, ...]:
+    """Everything `doctor` says of one forge: the server, the token, each repository. What fails is a finding."""
+    try:
+        about = await forge.about()
+    except ForgeError as error:
+        return (unanswered(forge, error),)
+    findings = [*check_token(forge, about, policy)]
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(repo: RepoRef) -> tuple[Finding, ...]:
+        async with gate:
+            return await check_repository(forge, repo, about, policy)
+
+    for found in await asyncio.gather(*(one(repo) for repo in repositories)):
+        findings.extend(found)
+    return tuple(findings)
+
+
+def unanswered(forge: Forge, error: ForgeError) -> Finding:
+    """The finding for a forge that would not say who the token is."""
+    subject = f"forge {forge.name}"
+    match error:
+        case ForgeUnavailable():
+            return Finding(Level.FAULT, "forge_unreachable", subject, str(error))
+        case ForgeDenied():
+            text = f"{error}; make a token of the bot's own user with the scopes {SCOPES}"
+            return Finding(Level.FAULT, "token_refused", subject, text)
+        case _:
+            text = f"{error}; is {forge.url} the address of a Gitea or Forgejo?"
+            return Finding(Level.FAULT, "forge_strange", subject, text)
+
+
+def check_token(forge: Forge, about: About, policy: Policy) -> tuple[Finding, ...]:
+    """Whom the token speaks for. The bot needs a user of its own: what he does never asks for work."""
+    subject = f"forge {forge.name}"
+    server = about.capabilities
+    if about.login is None:
+        text = f"the token lacks the scope read:user, so nobody can tell whose it is; make one with {SCOPES}"
+        return (Finding(Level.FAULT, "token_nameless", subject, text),)
+    login = about.login.login
+    if login in policy.allow:
+        text = (
+            f"the token is {login}'s, whom asking.allow lists as one who may ask: the bot's own labels would ask for "
+            "work. Make a user for the bot alone, and a token of that user"
+        )
+        return (Finding(Level.FAULT, "bot_may_ask", subject, text),)
+    findings = [Finding(Level.FINE, "forge_answers", subject, f"{server.flavour} {server.version}, token of {login}")]
+    if about.is_admin:
+        text = f"{login} is a site administrator, which the bot does not need: whoever has its token owns the forge"
+        findings.append(Finding(Level.REMARK, "bot_is_admin", subject, text))
+    return tuple(findings)
+
+
+async def check_repository(forge: Forge, repo: RepoRef, about: About, policy: Policy) -> tuple[Finding, ...]:
+    """One repository: there, usable, writable by the bot, with every label once."""
+    subject = f"{forge.name}:{repo.path}"
+    try:
+        found = await forge.repository(repo)
+        findings = [*_usable(subject, found)]
+        findings += await _rights(forge, repo, subject, about)
+        findings += await _labels(forge, repo, subject, policy)
+    except NotFound:
+        text = "there is no such repository, or the bot may not see it: check the name, add the bot's user as a writer"
+        return (Finding(Level.FAULT, "repository_not_found", subject, text),)
+    except Moved as error:
+        return (Finding(Level.FAULT, "repository_moved", subject, f"{error}; write the new name"),)
+    except ForgeDenied as error:
+        text = f"{error}; give the bot's user write access, its token the scopes {SCOPES}"
+        return (Finding(Level.FAULT, "repository_denied", subject, text),)
+    except ForgeError as error:
+        return (Finding(Level.FAULT, "repository_unanswered", subject, str(error)),)
+    return tuple(findings) or (Finding(Level.FINE, "repository_ready", subject, "readable, writable, labels in place"),)
+
+
+def _usable(subject: str, found: Repository) -> list[Finding]:
+    reasons = (
+        (found.archived, "repository_archived", "it is archived: nothing can be written there; unarchive or remove it"),
+        (not found.has_issues, "issues_off", "its own issue tracker is off: switch issues on in its settings"),
+        (not found.has_pulls, "pulls_off", "pull requests are off: switch them on in its settings"),
+        (found.empty, "repository_empty", "it has no commit yet: push one, agents need something to start from"),
+    )
+    return [Finding(Level.FAULT, code, subject, text) for true, code, text in reasons if true]
+
+
+async def _rights(forge: Forge, repo: RepoRef, subject: str, about: About) -> list[Finding]:
+    if about.login is None:
+        return []
+    try:
+        permission = await forge.permission(repo, about.login.login)
+    except ForgeDenied:
+        text = "the forge does not say what the bot may do here; `tireless labels sync` shows whether it can write"
+        return [Finding(Level.REMARK, "rights_unknown", subject, text)]
+    if permission in ("write", "admin", "owner"):
+        return []
+    text = f"{about.login.login} has {permission} access; add him as a collaborator, or to a team, with write access"
+    return [Finding(Level.FAULT, "bot_cannot_write", subject, text)]
+
+
+async def _labels(forge: Forge, repo: RepoRef, subject: str, policy: Policy) -> list[Finding]:
+    present = await forge.labels(repo)
+    names = [folded(label.name) for label in present]
+    findings = []
+    wanted = label_specs(policy.scheme, policy.lanes)
+    exclusive = {folded(spec.name): spec.exclusive for spec in wanted}
+    if wrong := [
+        label.name for label in present if label.exclusive != exclusive.get(folded(label.name), label.exclusive)
+    ]:
+        text = (
+            f"labels whose exclusiveness was changed: {', '.join(wrong)}; an exclusive label takes others off as it is "
+            "put on: edit them back in its settings, or delete them and run `tireless labels sync`"
+        )
+        findings.append(Finding(Level.FAULT, "labels_exclusive", subject, text))
+    if missing := [spec.name for spec in wanted if folded(spec.name) not in names]:
+        text = f"labels are missing: {', '.join(missing)}; `tireless labels sync` creates them"
+        findings.append(Finding(Level.FAULT, "labels_missing", subject, text))
+    if twice := [spec.name for spec in wanted if names.count(folded(spec.name)) > 1]:
+        text = f"labels exist more than once: {', '.join(twice)}; delete all but the oldest of each in its settings"
+        findings.append(Finding(Level.REMARK, "labels_twice", subject, text))
+    return findings
