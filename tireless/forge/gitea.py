@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
 from tireless.domain.issue import (
@@ -21,19 +20,12 @@ from tireless.domain.issue import (
     Snapshot,
     TimelineEntry,
 )
-from tireless.errors import ForgeDenied, ForgeError, ForgeGarbled, ForgeRejected, ForgeUnavailable, NotFound
+from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, NotFound
 from tireless.forge import reading
 from tireless.forge.base import About, Capabilities, IssuePage, Malformed, NewPull
 from tireless.forge.http import Http, segment
 from tireless.forge.reply import Answer
-
-PAGE = 50
-"""What we ask for; the server may clamp it lower without a word, so a short page is never the last one."""
-
-MAX_PAGES = 2000
-"""Bound of a walk: a server that repeats itself for ever is garbled, not endless."""
-
-_T = TypeVar("_T")
+from tireless.forge.walk import PAGE, pages, read, repo_path
 
 
 class GiteaForge:
@@ -96,7 +88,7 @@ class GiteaForge:
             if error.status == 401:
                 raise  # a wrong token, not a narrow one
             return About(capabilities=capabilities, login=None)
-        user = _read(answer, reading.person, answer.mapping())
+        user = read(answer, reading.person, answer.mapping())
         return About(capabilities=capabilities, login=user, is_admin=answer.mapping().get("is_admin") is True)
 
     async def _speaks_forgejo(self) -> bool:
@@ -110,8 +102,8 @@ class GiteaForge:
 
     async def repository(self, repo: RepoRef | int) -> Repository:
         """By names (Moved on a rename) or by the forge's id (safe against renames)."""
-        answer = await self._http.get(f"/repositories/{repo}" if isinstance(repo, int) else _repo(repo))
-        return _read(answer, reading.repository, answer.mapping())
+        answer = await self._http.get(f"/repositories/{repo}" if isinstance(repo, int) else repo_path(repo))
+        return read(answer, reading.repository, answer.mapping())
 
     # ------------------------------------------------------------------ issues
 
@@ -124,7 +116,7 @@ class GiteaForge:
             params["since"] = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if created_by is not None:
             params["created_by"] = created_by
-        answer = await self._http.get(f"{_repo(repo)}/issues", params)
+        answer = await self._http.get(f"{repo_path(repo)}/issues", params)
         rows = answer.sequence()
         found: list[Snapshot] = []
         malformed: list[Malformed] = []
@@ -145,77 +137,79 @@ class GiteaForge:
 
     async def issue(self, repo: RepoRef, number: int) -> Snapshot:
         """One issue; NotFound also when the number is a pull request's."""
-        answer = await self._http.get(f"{_repo(repo)}/issues/{number}")
+        answer = await self._http.get(f"{repo_path(repo)}/issues/{number}")
         data = answer.mapping()
         if reading.is_pull(data):
             raise NotFound(f"{answer.call}: {repo}#{number} is a pull request, not an issue", status=answer.status)
-        return _read(answer, reading.snapshot, data)
+        return read(answer, reading.snapshot, data)
 
     async def timeline(self, repo: RepoRef, number: int) -> tuple[TimelineEntry, ...]:
         """The whole timeline, oldest first. Never with `page`: pages are cut before they are filtered."""
         answer = await self._whole(repo, number, "timeline")
         # one unreadable entry could be the one that says who asked: the whole answer is refused then
-        entries = [_read(answer, reading.entry, each) for each in answer.sequence()]
+        entries = [read(answer, reading.entry, each) for each in answer.sequence()]
         return tuple(each for each in entries if each is not None)
 
     async def comments(self, repo: RepoRef, number: int) -> tuple[Comment, ...]:
         """All comments, oldest first; the endpoint does not page."""
         answer = await self._whole(repo, number, "comments")
-        return tuple(_read(answer, reading.comment, each) for each in answer.sequence() if each is not None)
+        return tuple(read(answer, reading.comment, each) for each in answer.sequence() if each is not None)
 
     async def _whole(self, repo: RepoRef, number: int, what: str) -> Answer:
         """GET a list below an issue. Gitea answers 500 where the issue is missing: asked once, then told apart."""
-        path = f"{_repo(repo)}/issues/{number}/{what}"
+        path = f"{repo_path(repo)}/issues/{number}/{what}"
         try:
             return await self._http.call("GET", path, repeat=False)
         except ForgeUnavailable as error:
             if error.status == 500:
-                await self._http.get(f"{_repo(repo)}/issues/{number}")  # raises NotFound if that is why
+                await self._http.get(f"{repo_path(repo)}/issues/{number}")  # raises NotFound if that is why
             return await self._http.get(path)
 
     async def create_issue(self, repo: RepoRef, *, title: str, body: str, label_ids: Sequence[int]) -> Snapshot:
         """Create an issue; sent once. Labels the forge did not take are missing from the answer: compare."""
         answer = await self._http.call(
-            "POST", f"{_repo(repo)}/issues", body={"title": title, "body": body, "labels": list(label_ids)}
+            "POST", f"{repo_path(repo)}/issues", body={"title": title, "body": body, "labels": list(label_ids)}
         )
-        return _read(answer, reading.snapshot, answer.mapping())
+        return read(answer, reading.snapshot, answer.mapping())
 
     async def close(self, ref: IssueRef) -> None:
         """Close an issue or a pull request; ForgeRejected 412 while an open issue blocks it."""
-        path = f"{_repo(ref.repo)}/issues/{ref.number}"
+        path = f"{repo_path(ref.repo)}/issues/{ref.number}"
         try:
             await self._http.call("PATCH", path, body={"state": "closed"})
         except ForgeRejected:
             # a merged pull request refuses too, and is closed
             answer = await self._http.get(path)
-            if _read(answer, reading.state, answer.mapping().get("state")) is not IssueState.CLOSED:
+            if read(answer, reading.state, answer.mapping().get("state")) is not IssueState.CLOSED:
                 raise
 
     async def write_comment(self, repo: RepoRef, number: int, body: str, *, comment_id: int | None = None) -> Comment:
         """Create a comment (sent once), or edit the one with `comment_id` (NotFound when it was deleted)."""
-        base = f"{_repo(repo)}/issues"
+        base = f"{repo_path(repo)}/issues"
         if comment_id is not None:
             answer = await self._http.call("PATCH", f"{base}/comments/{comment_id}", body={"body": body})
             if answer.status == 204 or answer.mapping().get("user") is None:
                 # an edit that changes nothing is answered without its author
                 answer = await self._http.get(f"{base}/comments/{comment_id}")
-            return _read(answer, reading.comment, answer.mapping())
+            return read(answer, reading.comment, answer.mapping())
         try:
             answer = await self._http.call("POST", f"{base}/{number}/comments", body={"body": body})
         except ForgeUnavailable as error:
             if error.status == 500:
                 await self._http.get(f"{base}/{number}")  # raises NotFound when the issue is missing
             raise
-        return _read(answer, reading.comment, answer.mapping())
+        return read(answer, reading.comment, answer.mapping())
 
     # ------------------------------------------------------------------ labels
 
     async def labels(self, repo: RepoRef) -> tuple[Label, ...]:
         """Repository labels, then those of the owning organisation, all pages. Duplicate names are kept."""
-        found = [_read(answer, reading.label, row) async for answer, row in self._pages(f"{_repo(repo)}/labels")]
+        found = [
+            read(answer, reading.label, row) async for answer, row in pages(self._http, f"{repo_path(repo)}/labels")
+        ]
         try:
-            async for answer, row in self._pages(f"/orgs/{segment(repo.owner)}/labels"):
-                found.append(_read(answer, reading.label, row))
+            async for answer, row in pages(self._http, f"/orgs/{segment(repo.owner)}/labels"):
+                found.append(read(answer, reading.label, row))
         except NotFound:
             pass  # the owner is a user
         unique = {each.id: each for each in found}
@@ -225,7 +219,7 @@ class GiteaForge:
         """Create a repository label; sent once, since names are not unique on the forge."""
         answer = await self._http.call(
             "POST",
-            f"{_repo(repo)}/labels",
+            f"{repo_path(repo)}/labels",
             body={
                 "name": spec.name,
                 "color": f"#{spec.color}",
@@ -233,11 +227,11 @@ class GiteaForge:
                 "exclusive": spec.exclusive,
             },
         )
-        return _read(answer, reading.label, answer.mapping())
+        return read(answer, reading.label, answer.mapping())
 
     async def set_label(self, repo: RepoRef, number: int, label_id: int, *, on: bool) -> None:
         """Add or remove one label by id. An unknown id is ignored by the forge with a 200: told here as rejected."""
-        path = f"{_repo(repo)}/issues/{number}/labels"
+        path = f"{repo_path(repo)}/issues/{number}/labels"
         if not on:
             try:
                 await self._http.call("DELETE", f"{path}/{label_id}")
@@ -246,7 +240,7 @@ class GiteaForge:
                     raise
             return
         answer = await self._http.call("POST", path, body={"labels": [label_id]}, repeat=True)
-        if all(_read(answer, reading.label, row).id != label_id for row in answer.sequence()):
+        if all(read(answer, reading.label, row).id != label_id for row in answer.sequence()):
             raise ForgeRejected(
                 f"{answer.call}: forge {self.name} ignored label {label_id} without a word; "
                 "it belongs to neither the repository nor its organisation: look its id up again",
@@ -257,12 +251,12 @@ class GiteaForge:
 
     async def assignees(self, repo: RepoRef) -> tuple[Person, ...]:
         """Users with write access; over-reports in organisation repositories."""
-        answer = await self._http.get(f"{_repo(repo)}/assignees")
-        return tuple(_read(answer, reading.person, row) for row in answer.sequence() if row is not None)
+        answer = await self._http.get(f"{repo_path(repo)}/assignees")
+        return tuple(read(answer, reading.person, row) for row in answer.sequence() if row is not None)
 
     async def permission(self, repo: RepoRef, login: str) -> str:
         """`none`, `read`, `write`, `admin` or `owner`; ForgeDenied when this token may not ask about others."""
-        answer = await self._http.get(f"{_repo(repo)}/collaborators/{segment(login)}/permission")
+        answer = await self._http.get(f"{repo_path(repo)}/collaborators/{segment(login)}/permission")
         found = answer.mapping().get("permission")
         if found not in ("none", "read", "write", "admin", "owner"):
             raise answer.garbled(f"permission is {found!r:.40}")
@@ -273,7 +267,7 @@ class GiteaForge:
     async def dependencies(self, ref: IssueRef) -> tuple[tuple[IssueRef, bool], ...]:
         """What blocks this issue, each with "is it closed". NotFound when dependencies are disabled."""
         found: dict[IssueRef, bool] = {}
-        async for answer, row in self._pages(f"{_repo(ref.repo)}/issues/{ref.number}/dependencies"):
+        async for answer, row in pages(self._http, f"{repo_path(ref.repo)}/issues/{ref.number}/dependencies"):
             try:
                 data = reading.mapping(row, "dependency")
                 where = reading.mapping(data.get("repository"), "dependency.repository")
@@ -292,11 +286,14 @@ class GiteaForge:
 
     async def add_dependency(self, ref: IssueRef, on: IssueRef) -> None:
         """`on` blocks `ref`. The forge answers 500 for an edge that is there: looked for first, and after a 500."""
+        if ref == on:
+            # the forge would take it, and the issue could never be closed again
+            raise ForgeRejected(f"{ref} can not be made to depend on itself; nothing was sent")
         if await self._depends(ref, on):
             return
         body = {"owner": on.repo.owner, "repo": on.repo.name, "index": on.number}
         try:
-            await self._http.call("POST", f"{_repo(ref.repo)}/issues/{ref.number}/dependencies", body=body)
+            await self._http.call("POST", f"{repo_path(ref.repo)}/issues/{ref.number}/dependencies", body=body)
         except ForgeUnavailable:
             if not await self._depends(ref, on):
                 raise
@@ -313,8 +310,8 @@ class GiteaForge:
         """Pull requests from branches of this repository; the forge has no filter by head."""
         found: dict[int, PullRequest] = {}
         params: dict[str, str | int] = {"state": "all" if include_closed else "open", "sort": "recentupdate"}
-        async for answer, row in self._pages(f"{_repo(repo)}/pulls", params):
-            pull = _read(answer, reading.pull, row)
+        async for answer, row in pages(self._http, f"{repo_path(repo)}/pulls", params):
+            pull = read(answer, reading.pull, row)
             if not reading.from_fork(row) and head in (None, pull.head):
                 found[pull.number] = pull
         return tuple(found.values())
@@ -325,54 +322,22 @@ class GiteaForge:
         body: dict[str, object] = {"title": title, "body": new.body, "head": new.head, "base": new.base}
         if new.label_ids:
             body["labels"] = list(new.label_ids)
-        answer = await self._http.call("POST", f"{_repo(repo)}/pulls", body=body)
-        return _read(answer, reading.pull, answer.mapping())
+        answer = await self._http.call("POST", f"{repo_path(repo)}/pulls", body=body)
+        return read(answer, reading.pull, answer.mapping())
 
     async def branch_head(self, repo: RepoRef, branch: str) -> str | None:
         """The commit a branch points at, None when there is no such branch in a repository that reading."""
         try:
-            answer = await self._http.get(f"{_repo(repo)}/branches/{quote(branch)}")
+            answer = await self._http.get(f"{repo_path(repo)}/branches/{quote(branch)}")
         except NotFound:
-            await self._http.get(_repo(repo))  # NotFound here: the repository, not the branch
+            await self._http.get(repo_path(repo))  # NotFound here: the repository, not the branch
             return None
         commit = answer.mapping().get("commit")
-        return _read(answer, lambda data: reading.text(reading.mapping(data, "commit").get("id"), "commit.id"), commit)
+        return read(answer, lambda data: reading.text(reading.mapping(data, "commit").get("id"), "commit.id"), commit)
 
     async def delete_branch(self, repo: RepoRef, branch: str) -> None:
         """Delete a branch; one that is gone is no error."""
         try:
-            await self._http.call("DELETE", f"{_repo(repo)}/branches/{quote(branch)}")
+            await self._http.call("DELETE", f"{repo_path(repo)}/branches/{quote(branch)}")
         except NotFound:
-            await self._http.get(_repo(repo))
-
-    # ------------------------------------------------------------------ pages
-
-    async def _pages(
-        self, path: str, params: dict[str, str | int] | None = None
-    ) -> AsyncIterator[tuple[Answer, object]]:
-        """Every element of a list, page by page to the first empty one; `page` and `limit` are always both sent.
-
-        Some endpoints ignore `page` and answer everything each time: a page equal to the one before is the end.
-        """
-        before: bytes | None = None
-        for page in range(1, MAX_PAGES + 1):
-            answer = await self._http.get(path, {**(params or {}), "page": page, "limit": PAGE})
-            rows = answer.sequence()
-            if not rows or answer.content == before:
-                return
-            before = answer.content
-            for row in rows:
-                yield answer, row
-        raise ForgeGarbled(f"GET {path}: forge {self.name} has no end after {MAX_PAGES} pages; giving up")
-
-
-def _repo(repo: RepoRef) -> str:
-    return f"/repos/{segment(repo.owner)}/{segment(repo.name)}"
-
-
-def _read(answer: Answer, reader: Callable[[object], _T], data: object) -> _T:
-    """Read one value out of an answer; what does not fit is ForgeGarbled."""
-    try:
-        return reader(data)
-    except ValueError as error:
-        raise answer.garbled(str(error)) from error
+            await self._http.get(repo_path(repo))

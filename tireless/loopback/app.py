@@ -85,6 +85,8 @@ class Forge:
         return await githttp.serve(self.world, self.git, request)
 
     async def _serve(self, handler: Handler, request: Request) -> Response:
+        if request.method == "HEAD":  # starlette would answer it; the real one does not
+            return Response(status_code=405, headers={"Allow": "GET"})
         try:
             return await self._call(handler, request)
         except Refusal as refusal:

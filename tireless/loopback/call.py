@@ -83,10 +83,10 @@ class Call:
             raise not_found()
         return found
 
-    def need_writer(self, issue: Issue) -> None:
-        """403 unless the caller may write this issue."""
+    def need_writer(self, issue: Issue, *, bare: bool = False) -> None:
+        """403 unless the caller may write this issue; some places say it without a body."""
         if not rights.may_write_issues(self.world, self.me, self.repo, pull=issue.pull is not None):
-            raise Refusal(403, "write permission is required")
+            raise Refusal(403, "write permission is required", bare=bare)
 
     def need_level(self, level: Level, unit: str | None = None) -> None:
         """403 unless the caller has this level (of a unit)."""
@@ -154,7 +154,7 @@ class Call:
             found = ""
         if not isinstance(found, str):
             raise Refusal(422, f"json: cannot unmarshal into Go struct field .{name} of type string")
-        if required and not found.strip():
+        if required and not found:
             raise Refusal(422, f"[{name.title()}]: Required")
         return found
 

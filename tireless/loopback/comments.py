@@ -75,7 +75,7 @@ async def edit_comment(call: Call) -> Response:
     call.need_unarchived()
     shown = render.comment(call.world, call.repo, issue, entry)
     if body == entry.body:
-        return call.json(shown)
+        return call.json({**shown, "user": None})
     entry.body = body
     entry.updated = call.world.clock.stamp()
     references.leave(call.world, call.repo, issue, doer, body, entry)

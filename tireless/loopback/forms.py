@@ -64,6 +64,7 @@ class Pages:
         if not title.strip():
             return JSONResponse({"errorMessage": "Title can not be empty.", "renderFormat": "text"}, 400)
         ids = [int(each) for each in form.get("label_ids", "").split(",") if each.isascii() and each.isdigit()]
+        ids.sort()
         call = Call(self._world, self._git, request, user, None, {}, repo)
         issue = issues.open_issue(call, user, title=title, body=form.get("content", ""), label_ids=ids)
         return JSONResponse({"redirect": f"/{self._world.path(repo)}/issues/{issue.number}"})

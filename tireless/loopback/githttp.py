@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from tireless.loopback import pushes, rights
-from tireless.loopback.gitrepo import GitRepos, git_env
+from tireless.loopback.gitrepo import DENIED, GitRepos, git_env
 from tireless.loopback.state import Level, Repo, User, World
 
 _TIME_LIMIT_S = 300.0
@@ -39,12 +39,13 @@ async def serve(world: World, git: GitRepos, request: Request) -> Response:
         return Response("Repository not found", 404)
     if not rights.in_scope(token, "POST" if writes else "GET", "repository"):
         return Response("token does not have at least one of required scope(s)", 403)
-    if writes and (level < Level.WRITE or repo.archived):
-        return Response("User permission denied", 403)
+    if writes and repo.archived:
+        return Response("This repository is archived. You can view files and clone it, but cannot push", 403)
     if rest != "git-receive-pack" or user is None:
         return await _backend(world, repo, request, rest, user)
+    denied = "User permission denied for writing." if level < Level.WRITE else ""
     async with repo.lock:
-        answer = await _backend(world, repo, request, rest, user)
+        answer = await _backend(world, repo, request, rest, user, denied)
         await pushes.received(world, git, repo, user)
     return answer
 
@@ -53,7 +54,9 @@ def _ask() -> Response:
     return Response("Unauthorized", 401, headers={"WWW-Authenticate": 'Basic realm="Gitea"'})
 
 
-async def _backend(world: World, repo: Repo, request: Request, rest: str, user: User | None) -> Response:
+async def _backend(
+    world: World, repo: Repo, request: Request, rest: str, user: User | None, denied: str = ""
+) -> Response:
     """One run of the CGI program."""
     body = await request.body()
     env = {
@@ -72,6 +75,8 @@ async def _backend(world: World, repo: Repo, request: Request, rest: str, user: 
         "GIT_CONFIG_KEY_0": "safe.directory",
         "GIT_CONFIG_VALUE_0": "*",
     }
+    if denied:
+        env[DENIED] = denied
     if user is not None:
         env["REMOTE_USER"] = user.login
     process = await asyncio.create_subprocess_exec(

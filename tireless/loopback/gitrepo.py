@@ -9,6 +9,9 @@ from pathlib import Path
 
 _TIME_LIMIT_S = 60.0
 
+DENIED = "TIRELESS_LOOPBACK_DENIED"
+"""Environment of a push: why the hook refuses it; empty or absent for one that may."""
+
 
 class GitFailed(Exception):
     """A git command ended with another code than 0; the text is its standard error."""
@@ -60,6 +63,8 @@ class GitRepos:
         await self.run(git_dir, "init", "--quiet", "--bare", f"--initial-branch={default_branch}", str(git_dir))
         await self.run(git_dir, "config", "http.receivepack", "true")
         await self.run(git_dir, "config", "uploadpack.allowAnySHA1InWant", "true")
+        hook = git_dir / "hooks" / "pre-receive"
+        await asyncio.to_thread(_write_hook, hook)
 
     async def remove(self, git_dir: Path) -> None:
         """Remove a repository of ours."""
@@ -153,6 +158,13 @@ class GitRepos:
     async def delete_ref(self, git_dir: Path, ref: str) -> None:
         """Delete a ref."""
         await self.run(git_dir, "update-ref", "-d", ref)
+
+
+def _write_hook(path: Path) -> None:
+    """A push is refused as the real one refuses it: by its hook, after the objects came."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/sh\n[ -z "${DENIED}" ] || {{ echo "${DENIED}" >&2; exit 1; }}\n', encoding="ascii")
+    path.chmod(0o755)
 
 
 def _quoted(path: str) -> bytes:

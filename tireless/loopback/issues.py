@@ -10,7 +10,16 @@ from tireless.loopback import labels, references, render, rights
 from tireless.loopback.call import Call, Refusal, Route, not_found
 from tireless.loopback.state import Event, Issue, Level, Repo, User
 
-TITLE_LIMIT = 255
+TITLE_BYTES = 255
+
+
+def cut_title(text: str) -> str:
+    """A title as it is kept: trimmed, and cut to 255 bytes of which the last three are an ellipsis."""
+    text = text.strip()
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= TITLE_BYTES:
+        return text
+    return raw[: TITLE_BYTES - 3].decode("utf-8", "ignore") + "…"
 
 
 async def list_issues(call: Call) -> Response:
@@ -81,7 +90,7 @@ async def search(call: Call) -> Response:
     if owner:
         found_owner = world.user(owner)
         if found_owner is None:
-            raise Refusal(400, "Owner not found")
+            raise Refusal(400, f"user does not exist [uid: 0, name: {owner}]")
         repos = [each for each in repos if each.owner_id == found_owner.id]
     since, before, state = call.stamp("since"), call.stamp("before"), call.query("state")
     asked = {"issues": {False}, "pulls": {True}}.get(call.query("type"), {False, True})
@@ -138,7 +147,7 @@ async def create_issue(call: Call) -> Response:
 def open_issue(call: Call, doer: User, *, title: str, body: str, label_ids: list[int]) -> Issue:
     """What the API and the web form share: labels are attached in the author's name, exclusivity is skipped."""
     world, repo = call.world, call.repo
-    issue = world.add_issue(repo, doer, title=title.strip()[:TITLE_LIMIT], body=body)
+    issue = world.add_issue(repo, doer, title=cut_title(title), body=body)
     given = labels.attach_at_creation(world, repo, issue, doer, label_ids)
     references.leave(world, repo, issue, doer, f"{issue.title}\n{body}")
     world.emit(Event("issues", "opened", repo, doer, issue))
@@ -154,23 +163,29 @@ async def edit_issue(call: Call) -> Response:
     if doer.id != issue.author_id and not may_write:
         raise Refusal(403, bare=True)
     name = "issues" if issue.pull is None else "pull_request"
-    title = call.text("title").strip()[:TITLE_LIMIT]
+    title = cut_title(call.text("title"))
     if title and title != issue.title:
         entry = world.add_entry(issue, doer, "change_title")
         entry.old_title, entry.new_title, issue.title = issue.title, title, title
         references.leave(world, repo, issue, doer, f"{issue.title}\n{issue.body}")
         world.emit(Event(name, "edited", repo, doer, issue, extra={"changes": {"title": {"from": entry.old_title}}}))
     if "body" in call.body and call.body["body"] is not None:
-        body, old = call.text("body"), issue.body
-        issue.body = body
-        world.touch(issue)
-        references.leave(world, repo, issue, doer, f"{issue.title}\n{issue.body}")
-        world.emit(Event(name, "edited", repo, doer, issue, extra={"changes": {"body": {"from": old}}}))
+        _edit_body(call, issue, call.text("body"), name)
     if may_write and isinstance(call.body.get("assignees"), list):
         _assign(call, issue)
     if call.body.get("state") is not None:
         _edit_state(call, issue, call.text("state"))
     return call.json(render.issue(world, repo, issue), 201)
+
+
+def _edit_body(call: Call, issue: Issue, body: str, event: str) -> None:
+    """A new body leaves no timeline entry, only a later `updated_at`; the same one leaves nothing."""
+    if body == issue.body:
+        return
+    old, issue.body = issue.body, body
+    call.world.touch(issue)
+    references.leave(call.world, call.repo, issue, call.me, f"{issue.title}\n{body}")
+    call.world.emit(Event(event, "edited", call.repo, call.me, issue, extra={"changes": {"body": {"from": old}}}))
 
 
 def _assign(call: Call, issue: Issue) -> None:
@@ -190,8 +205,7 @@ def _edit_state(call: Call, issue: Issue, state: str) -> None:
     if state not in ("open", "closed"):
         raise Refusal(412, f"unknown state: {state}")
     if not references.set_state(call.world, call.repo, issue, call.me, closed=state == "closed"):
-        kind = "issue" if issue.pull is None else "pull request"
-        raise Refusal(412, f"cannot close this {kind} because it still has open dependencies")
+        raise Refusal(412, "cannot close this issue or pull request because it still has open dependencies")
 
 
 async def delete_issue(call: Call) -> Response:

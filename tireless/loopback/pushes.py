@@ -45,8 +45,8 @@ async def _moved(world: World, git: GitRepos, repo: Repo, doer: User, branch: st
 def _vanished(world: World, repo: Repo, doer: User, branch: str) -> None:
     """A deleted branch closes the pull requests from it."""
     for issue in open_pulls(repo, branch):
-        world.add_entry(issue, doer, "delete_branch")
         references.set_state(world, repo, issue, doer, closed=True)
+        world.add_entry(issue, doer, "delete_branch").old_ref = branch
 
 
 async def conflicts(git: GitRepos, world: World, repo: Repo, issue: Issue) -> bool:

@@ -259,6 +259,8 @@ async def get_file(call: Call) -> Response:
 async def list_branches(call: Call) -> Response:
     """The branches, by name."""
     names = call.paged(sorted(call.repo.branches))
+    if call.repo.empty:
+        return call.json(None)
     return call.json([await _branch(call, each) for each in names])
 
 
@@ -313,10 +315,10 @@ async def delete_branch(call: Call) -> Response:
     call.need_unarchived()
     call.need_level(Level.WRITE, rights.CODE)
     name = call.param("branch")
-    if name not in call.repo.branches:
-        raise Refusal(404, f"branch does not exist [name: {name}]")
     if name == call.repo.default_branch:
         raise Refusal(403, "can not delete default branch")
+    if name not in call.repo.branches:
+        return call.nothing()  # one that is not there is answered like one that was
     async with call.repo.lock:
         await call.git.delete_ref(call.world.git_dir(call.repo), f"refs/heads/{name}")
         await pushes.received(call.world, call.git, call.repo, call.me)

@@ -127,6 +127,7 @@ class Entry:
     label_id: int | None = None
     old_title: str = ""
     new_title: str = ""
+    old_ref: str = ""
     ref_repo_id: int = 0
     ref_number: int = 0
     ref_commit: str = ""

@@ -130,7 +130,8 @@ def _payload(world: World, event: Event) -> render.Json:
     issue, repo = event.issue, event.repo
     found: render.Json = {"action": event.action}
     if issue is not None:
-        found["number"] = issue.number
+        if event.comment is None:
+            found["number"] = issue.number
         if issue.pull is not None and event.comment is None:
             found["pull_request"] = render.pull(world, repo, issue, event.sender)
         else:
