@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tireless.domain.issue import Label, LabelSpec
 from tireless.domain.job import Kind, Status
-from tireless.domain.routing import Lane
 
 PRECEDENCE: tuple[Kind, ...] = (Kind.DISCOVER, Kind.PLAN, Kind.IMPLEMENT)
 """Several modes at once: the first of these. A plan produces the implementations, so running it first loses nothing;
@@ -26,6 +25,14 @@ class LabelScheme:
     prefix: str = "tireless/"
     opt_in: str = "tireless/go"
     require_opt_in: bool = True
+
+
+class Named(Protocol):
+    """A lane, as far as labels go."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
 
 
 class Role(StrEnum):
@@ -138,7 +145,7 @@ def job_kind_for(view: LabelView, scheme: LabelScheme) -> Kind | None:
     return first_kind(view.kinds)
 
 
-def label_specs(scheme: LabelScheme, lanes: Sequence[Lane]) -> tuple[LabelSpec, ...]:
+def label_specs(scheme: LabelScheme, lanes: Sequence[Named]) -> tuple[LabelSpec, ...]:
     """Every label the bot ensures in a repository.
 
     `agent:LANE` is not exclusive: its scope would be the text before the last slash, the prefix, and putting it on

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tireless.domain.job import Kind
+from tireless.domain.labels import LabelView, first_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,28 @@ def lane_for(kind: Kind, *, is_child: bool, overrides: Sequence[str], lanes: Seq
         if kind in lane.kinds:
             return lane.children_of_plan if is_child and lane.children_of_plan else lane.name
     return next((lane.name for lane in lanes if lane.is_default), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How an issue is to be worked on; `priority` is 1, 0 or -1."""
+
+    kind: Kind
+    lane: str
+    priority: int = 0
+    hold: bool = False
+
+
+def route(
+    view: LabelView, *, hold: bool, is_child: bool, lanes: Sequence[Lane], planned_lane: str | None = None
+) -> Route | None:
+    """The route that counting labels ask for; None without a mode, or when no lane takes the kind.
+
+    `planned_lane` is what the plan that made this issue said; an override on the issue goes before it.
+    """
+    kind = first_kind(view.kinds)
+    if kind is None:
+        return None
+    overrides = view.agents or ((planned_lane,) if planned_lane else ())
+    lane = lane_for(kind, is_child=is_child, overrides=overrides, lanes=lanes)
+    return None if lane is None else Route(kind, lane, view.priority, hold)

@@ -1,0 +1,260 @@
+"""Every gate between a label and a claim, in order, each with a sentence and the next step; looks at no row itself.
+
+`explain`, the comment and the page all take their words from here, so that they cannot contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tireless.domain.labels import LabelScheme
+
+Details: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A condition, by the reason code that names its failure. Not blocking: it is only told."""
+
+    code: str
+    asks: str
+    blocking: bool = True
+
+
+GATES: tuple[Gate, ...] = (
+    # up to the job: rows of repository and issue, and what triage said
+    Gate("unknown_repository", "is the repository known here?"),
+    Gate("untracked", "is the repository watched?"),
+    Gate("unreadable", "can the repository be read?"),
+    Gate("unseen", "has the issue been read?"),
+    Gate("closed", "is the issue open?"),
+    Gate("not_asked", "does a label ask for work?"),
+    Gate("unknown_label", "are the labels known?"),
+    Gate("cannot_tell", "is it clear who asked?"),
+    Gate("stranger", "did a person who may ask put the labels on?"),
+    Gate("no_opt_in", "did a person opt in?"),
+    Gate("is_child_waiting", "did a person opt in?"),
+    Gate("no_mode", "is a mode set?"),
+    Gate("too_early", "was it asked after the repository was watched without opt-in?"),
+    Gate("no_lane", "does a lane take this kind?"),
+    Gate("absorbed", "was it asked after the last job had ended?"),
+    Gate("answered", "is there a request that has not been answered?"),
+    # the job's own columns, in the order in which one is shown
+    Gate("ended", "is the job alive?"),
+    Gate("needs_input", "does the agent have its answer?"),
+    Gate("needs_approval", "is the text the approved one?"),
+    Gate("suspect", "has it been given back too often?"),
+    Gate("no_progress", "does it make progress?"),
+    Gate("budget_exhausted", "is there budget left?"),
+    Gate("on_hold", "is it not on hold?"),
+    Gate("waits_for", "is what it waits for closed?"),
+    Gate("repository_full", "may another job of this repository run?"),
+    Gate("day_limit", "does the repository have runs left today?"),
+    Gate("blocked", "is it free of what blocked it?"),
+    Gate("backoff", "is its backoff over?"),
+    Gate("attempts", "has it attempts left?"),
+    # the lane
+    Gate("lane_closed", "is the lane configured?"),
+    Gate("lane_held", "is the lane open?"),
+    Gate("lane_probing", "has the lane's probe passed?"),
+    Gate("lane_full", "may the lane run another job?"),
+    Gate("running", "is it not running already?"),
+    Gate("publishing", "is it not being delivered already?"),
+    # told, never in the way of a claim
+    Gate("no_runner", "is a runner of the lane alive?", blocking=False),
+)
+
+ORDER: Mapping[str, int] = {gate.code: place for place, gate in enumerate(GATES)}
+
+TRIAGE_CODES = frozenset(
+    {
+        "closed",
+        "unknown_label",
+        "cannot_tell",
+        "stranger",
+        "no_opt_in",
+        "is_child_waiting",
+        "no_mode",
+        "too_early",
+        "no_lane",
+        "absorbed",
+        "needs_approval",
+    }
+)
+"""What `issue.triage_code` can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One gate, judged: `passed` None means it was not reached."""
+
+    gate: Gate
+    passed: bool | None
+    sentence: str = ""
+    next_step: str = ""
+    details: Details = field(default_factory=dict)
+
+
+def triage_sentence(code: str, details: Details, scheme: LabelScheme) -> tuple[str, str]:
+    """What a reason code means, and what a person can do now. Labels and names stand in backquotes."""
+    say = _SAYINGS.get(code)
+    return say(details, scheme) if say is not None else (f"The reason is `{code}`.", "")
+
+
+def warning_sentences(details: Details, scheme: LabelScheme) -> list[str]:
+    """What a person should know although the job goes on: `details` as triage stored them."""
+    warnings = details.get("warnings")
+    if not isinstance(warnings, Mapping):
+        return []
+    return [_WARNINGS[code](said, scheme) for code, said in warnings.items() if code in _WARNINGS]
+
+
+# ------------------------------------------------------------------------------------------------ the words
+
+
+def _again(scheme: LabelScheme) -> str:
+    return f"take `{scheme.opt_in}` off and put it on again" if scheme.require_opt_in else "put the mode label on again"
+
+
+def _modes(scheme: LabelScheme) -> str:
+    return f"`{scheme.prefix}discover`, `{scheme.prefix}plan` or `{scheme.prefix}implement`"
+
+
+def _listed(values: object, before: str = "") -> str:
+    found = values if isinstance(values, list | tuple) else [values]
+    return ", ".join(f"`{before}{value}`" for value in found)
+
+
+_WHY = {
+    "bot": "is the bot itself, which never asks",
+    "system_user": "is no person",
+    "not_on_list": "is not on the list of those who may ask",
+    "no_write_access": "has no write access, as far as the forge says",
+}
+
+
+def _stranger(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+    why = _WHY.get(str(said.get("why")), f"may not ask (`{said.get('why')}`)")
+    return (
+        f"`{said.get('label')}` was put on by `{said.get('login')}`, who {why}.",
+        f"a person who may ask reads the text, and if it is right: {_again(scheme)}.",
+    )
+
+
+def _no_mode(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+    unknown = f" {_listed(said['unknown'], scheme.prefix)} means nothing here." if said.get("unknown") else ""
+    return f"It is opted in, but nothing says what is to be done.{unknown}", f"put on {_modes(scheme)}."
+
+
+def _no_opt_in(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+    unknown = f" {_listed(said['unknown'], scheme.prefix)} means nothing here." if said.get("unknown") else ""
+    step = f"put on `{scheme.opt_in}`" if scheme.require_opt_in else "take the mode label off and put it on again"
+    return f"A mode is set, but no person has opted in.{unknown}", f"{step} when it may be worked on."
+
+
+def _child(_said: Details, scheme: LabelScheme) -> tuple[str, str]:
+    step = f"put on `{scheme.opt_in}`" if scheme.require_opt_in else "take the mode label off and put it on again"
+    return "A plan made this issue; it waits until a person opts in.", f"{step} when it may be worked on."
+
+
+def _cannot_tell(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+    return (
+        f"It cannot be told who asked: {said.get('why')}. Nothing was changed; it is tried again.",
+        f"if it stays so, a person who may ask can {_again(scheme)}.",
+    )
+
+
+def _unknown_label(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+    return f"{_listed(said.get('unknown', []), scheme.prefix)} means nothing here.", f"put on {_modes(scheme)}."
+
+
+def _absorbed(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+    return (
+        f"`{said.get('login')}` asked again while the last job was under way, so that job is the answer.",
+        f"to ask for another, {_again(scheme)}.",
+    )
+
+
+_Say: TypeAlias = Callable[[Details, LabelScheme], tuple[str, str]]
+
+
+def _fixed(sentence: str, step: str = "") -> _Say:
+    """Words that need nothing but the names of labels."""
+
+    def say(_said: Details, scheme: LabelScheme) -> tuple[str, str]:
+        names = {"again": _again(scheme), "hold": f"`{scheme.prefix}hold`", "opt_in": f"`{scheme.opt_in}`"}
+        return sentence.format(**names), step.format(**names)
+
+    return say
+
+
+_SAYINGS: Mapping[str, _Say] = {
+    "unknown_repository": _fixed("No such repository is known here.", "`tireless repos add` it, or configure it."),
+    "untracked": _fixed("The repository is not watched.", "`tireless repos add` it, or configure it."),
+    "unreadable": _fixed("The repository cannot be read with the bot's token.", "give the bot's user access to it."),
+    "unseen": _fixed("The issue has not been read yet.", "wait for the next poll, or run `tireless poll --once`."),
+    "closed": _fixed("The issue is closed.", "reopen it."),
+    "not_asked": _fixed("No label asks for work.", "put on {opt_in} and a mode."),
+    "unknown_label": _unknown_label,
+    "cannot_tell": _cannot_tell,
+    "stranger": _stranger,
+    "no_opt_in": _no_opt_in,
+    "is_child_waiting": _child,
+    "no_mode": _no_mode,
+    "too_early": _fixed("The labels are older than the moment from which they ask without opt-in.", "{again}."),
+    "no_lane": lambda said, _scheme: (
+        f"No lane takes the kind `{said.get('kind')}`.",
+        "configure a lane for this kind, or a default lane.",
+    ),
+    "absorbed": _absorbed,
+    "answered": _fixed("What was asked has been answered by a job that ended.", "to ask again, {again}."),
+    "ended": _fixed("The job has ended and stays so.", "to ask again, {again}."),
+    "needs_input": _fixed("The agent wants an answer.", "answer in a comment."),
+    "needs_approval": _fixed(
+        "Title or body is not the text that a person who may ask has approved.", "read the text; {again}."
+    ),
+    "suspect": _fixed("It was given back too often without an attempt that counts.", "see what it needs; {again}."),
+    "no_progress": _fixed("Attempts end without anything new.", "see what it needs; {again}."),
+    "budget_exhausted": _fixed("It has used up its budget.", "{again}."),
+    "on_hold": _fixed("It is on hold.", "take {hold} off when it may start."),
+    "waits_for": lambda said, _scheme: (
+        f"It waits until these are closed: {_listed(said.get('waits_for', []))}.",
+        "close them when they are done.",
+    ),
+    "repository_full": _fixed("As many jobs of this repository are running as may run at once.", "wait."),
+    "day_limit": _fixed("This repository has used its runs of today.", "wait until tomorrow, or raise the limit."),
+    "blocked": _fixed("The agent is blocked by something outside.", "it is tried again at the time shown."),
+    "backoff": _fixed("The last attempt failed.", "it is tried again at the time shown."),
+    "attempts": _fixed("It has no attempts left.", "{again}."),
+    "lane_closed": _fixed("The lane is not configured any more.", "configure it, or `tireless jobs reroute`."),
+    "lane_held": _fixed("The lane is held.", "see `tireless lanes ls`; `tireless lanes release` it."),
+    "lane_probing": _fixed("The lane was held, and one job goes first to see whether it works again.", "wait."),
+    "lane_full": _fixed("As many jobs of this lane are running as may run at once.", "wait."),
+    "running": _fixed("An agent is working on it."),
+    "publishing": _fixed("The agent is done; the result is being delivered."),
+    "no_runner": _fixed("No runner of this lane is alive.", "start one: `tireless run --lane LANE`."),
+}
+
+
+_WARNINGS: Mapping[str, Callable[[Details, LabelScheme], str]] = {
+    "several_modes": lambda said, scheme: (
+        f"Several modes are set ({_listed(said.get('kinds', []), scheme.prefix)}); "
+        f"`{scheme.prefix}{said.get('kind')}` goes first."
+    ),
+    "several_lanes": lambda said, _scheme: (
+        f"Several lanes are asked for ({_listed(said.get('lanes', []))}); `{said.get('lane')}` is the first configured."
+    ),
+    "unknown_lane": lambda said, _scheme: (
+        f"There is no lane {_listed(said.get('lanes', []))}; it goes to `{said.get('lane')}`."
+    ),
+    "unknown_label": lambda said, scheme: (
+        f"{_listed(said.get('unknown', []), scheme.prefix)} means nothing here and changes nothing."
+    ),
+    "refused": lambda said, scheme: _stranger(said, scheme)[0] + " It changes nothing.",
+    "hold_kept": lambda _said, scheme: (
+        f"`{scheme.prefix}hold` was taken off by one who may not; it stays on hold. "
+        "A person who may ask can put it on and take it off again."
+    ),
+}
