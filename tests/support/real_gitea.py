@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -67,90 +67,78 @@ def _free_port() -> int:
     return port
 
 
-@asynccontextmanager
-async def started(binary: Path, work: Path, *, static: Path | None = None) -> AsyncIterator[tuple[str, str]]:
+class _Binary:
+    """The binary, its environment and its configuration file."""
+
+    def __init__(self, binary: Path, work: Path) -> None:
+        self.ini = work / "app.ini"
+        self.argv = [str(binary), "--config", str(self.ini)]
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(work),
+            "GITEA_WORK_DIR": str(work),
+            "FORGEJO_WORK_DIR": str(work),
+            "GITEA_I_AM_BEING_UNSAFE_RUNNING_AS_ROOT": "true",
+        }
+
+    def run(self, *args: str) -> str:
+        """One command; the last line of its output (as root a warning stands before it)."""
+        done = subprocess.run([*self.argv, *args], env=self.env, capture_output=True, text=True, timeout=120)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(args[:3])} failed: {done.stderr[-2000:]}{done.stdout[-2000:]}")
+        return (done.stdout.strip().splitlines() or [""])[-1]
+
+
+@contextmanager
+def started(binary: Path, work: Path, *, static: Path | None = None) -> Iterator[tuple[str, str]]:
     """A running server: its URL and the token of its admin. Gone, with its children, afterwards.
 
     `static`: the source tree a binary built without embedded assets reads its options and templates from.
     """
     work.mkdir(parents=True, exist_ok=True)
-    env = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(work),
-        "GITEA_WORK_DIR": str(work),
-        "FORGEJO_WORK_DIR": str(work),
-        "GITEA_I_AM_BEING_UNSAFE_RUNNING_AS_ROOT": "true",
-    }
+    gitea = _Binary(binary, work)
     port = _free_port()
-    ini = work / "app.ini"
-
-    async def gitea(*args: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            str(binary), "--config", str(ini), *args, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, err = await asyncio.wait_for(process.communicate(), 120)
-        if process.returncode:
-            raise RuntimeError(f"{binary} {args[0]} failed: {err.decode()[-2000:]}{out.decode()[-2000:]}")
-        return out.decode()
-
-    internal, jwt = [(await gitea("generate", "secret", name)).strip() for name in ("INTERNAL_TOKEN", "JWT_SECRET")]
-    ini.write_text(
+    gitea.ini.write_text(
         _INI.format(
             work=work,
             port=port,
             static=f"STATIC_ROOT_PATH = {static}\n" if static else "",
             secret=secrets.token_hex(16),
-            internal=internal,
-            jwt=jwt,
+            internal=gitea.run("generate", "secret", "INTERNAL_TOKEN"),
+            jwt=gitea.run("generate", "secret", "JWT_SECRET"),
         ),
         encoding="utf-8",
     )
-    await gitea("migrate")
-    await gitea(
-        *("admin", "user", "create", "--username", ADMIN, "--password", PASSWORD, "--email", "root1@localhost.local"),
-        *("--admin", "--must-change-password=false"),
-    )
-    token = (
-        await gitea(
-            "admin",
-            "user",
-            "generate-access-token",
-            "--username",
-            ADMIN,
-            "--token-name",
-            "t",
-            "--scopes",
-            "all",
-            "--raw",
-        )
-    ).split()[-1]
+    gitea.run("migrate")
+    who = ("--username", ADMIN)
+    create = ("admin", "user", "create", *who, "--password", PASSWORD, "--email", "root1@localhost.local")
+    gitea.run(*create, "--admin", "--must-change-password=false")
+    token = gitea.run("admin", "user", "generate-access-token", *who, "--token-name", "t", "--scopes", "all", "--raw")
     url = f"http://127.0.0.1:{port}"
-    log = (work / "log.txt").open("wb")
-    server = await asyncio.create_subprocess_exec(
-        str(binary), "--config", str(ini), "web", env=env, stdout=log, stderr=log, start_new_session=True
-    )
-    log.close()
+    with (work / "log.txt").open("wb") as log:
+        server = subprocess.Popen([*gitea.argv, "web"], env=gitea.env, stdout=log, stderr=log, start_new_session=True)
     try:
-        await _ready(url, server, work / "log.txt")
-        yield url, token
+        _wait_ready(url, server, work / "log.txt")
+        yield url, token.split()[-1]
     finally:
-        if server.returncode is None:
-            os.killpg(server.pid, signal.SIGTERM)
-            try:
-                await asyncio.wait_for(server.wait(), 20)
-            except TimeoutError:
-                os.killpg(server.pid, signal.SIGKILL)
-                await server.wait()
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
 
-async def _ready(url: str, server: asyncio.subprocess.Process, log: Path) -> None:
-    async with httpx.AsyncClient(trust_env=False, timeout=2) as client, asyncio.timeout(60):
-        while True:
-            if server.returncode is not None:
+def _wait_ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 60
+    with httpx.Client(trust_env=False, timeout=2) as client:
+        while time.monotonic() < until:
+            if server.poll() is not None:
                 raise RuntimeError(f"the server stopped at once: {log.read_text()[-2000:]}")
             try:
-                if (await client.get(f"{url}/api/v1/version")).status_code == 200:
+                if client.get(f"{url}/api/v1/version").status_code == 200:
                     return
             except httpx.TransportError:
                 pass
-            await asyncio.sleep(0.1)
+            time.sleep(0.1)
+    raise RuntimeError(f"the server did not answer within 60 s: {log.read_text()[-2000:]}")

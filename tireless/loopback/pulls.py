@@ -44,8 +44,7 @@ async def create_pull(call: Call) -> Response:
     repo, doer, world = call.repo, call.me, call.world
     if repo.empty or rights.unit_level(world, doer, repo, rights.PULLS) < Level.READ:
         raise not_found()
-    if rights.level(world, doer, repo) < Level.WRITE:
-        raise Refusal(403, "user must be a collaborator")
+
     title = call.text("title", required=True)
     head, base = call.text("head").rpartition(":")[2], call.text("base")
     if head == base:
@@ -54,6 +53,8 @@ async def create_pull(call: Call) -> Response:
         raise not_found()
     # As the real one: looked for, then inserted, with other requests in between. Eight at once make eight.
     _refuse_twin(repo.id, pushes.open_pulls(repo, head), base)
+    if rights.level(world, doer, repo) < Level.WRITE:
+        raise Refusal(403, "user must be a collaborator")
     git_dir, sha = world.git_dir(repo), repo.branches[head]
     merge_base = await call.git.merge_base(git_dir, repo.branches[base], sha)
     pull = Pull(id=world.next_id("pull"), head=head, base=base, head_sha=sha, merge_base=merge_base)
