@@ -133,7 +133,7 @@ async def test_a_token_whose_user_may_ask_is_refused(tmp_path: Path, place: Plac
     path = config(tmp_path, place.url, token=place.alice.token, more='[asking]\nallow = ["alice"]')
     said = await tireless("check-config", "--config", path, home=tmp_path)
     assert (said.code, "bot_may_ask" in said.err) == (3, True)
-    assert "a user for the bot alone" in said.err
+    assert "give the bot a user of its own" in said.err
     said = await tireless("doctor", "--json", "--config", path, home=tmp_path)
     assert said.code == 6
     assert "bot_may_ask" in {each["code"] for each in said.data["findings"]}

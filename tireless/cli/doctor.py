@@ -11,7 +11,7 @@ from tireless.cli.frame import Frame, database_url, pass_frame, printing, run
 from tireless.cli.setup import remarks
 from tireless.config import Settings
 from tireless.errors import ConfigError, TirelessError
-from tireless.services.setup import Finding, Level, Policy, check_forge
+from tireless.services.setup import Expected, Finding, Level, check_forge
 from tireless.store import migrate as migrations
 from tireless.store.db import shown
 
@@ -58,13 +58,13 @@ async def _database(settings: Settings) -> list[Finding]:
 
 
 async def _forges(settings: Settings) -> list[Finding]:
-    policy = Policy(settings.labels.scheme, settings.lane_values, settings.asking.allow)
+    expected = Expected(settings.labels.scheme, settings.lane_values, settings.asking.allow)
     findings: list[Finding] = []
     try:
         async with open_forges(settings) as forges:
             for name, forge in forges.items():
                 repositories = [repo for repo in configured_repositories(settings) if repo.forge == name]
-                findings += await check_forge(forge, repositories, policy)
+                findings += await check_forge(forge, repositories, expected)
     except ConfigError as error:
         findings.append(Finding(Level.FAULT, "no_token", "configuration", str(error)))
     return findings

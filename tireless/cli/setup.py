@@ -14,7 +14,7 @@ from tireless.config import Settings, example_text
 from tireless.domain.job import Kind
 from tireless.domain.routing import lane_for
 from tireless.errors import ConfigError, ForgeUnavailable, SchemaMismatch
-from tireless.services.setup import Finding, Level, Policy, check_access
+from tireless.services.setup import Expected, Finding, Level, check_access
 from tireless.store import migrate as migrations
 from tireless.store.db import shown
 
@@ -49,9 +49,9 @@ def check_config(frame: Frame, offline: bool) -> None:
 
 
 async def _access(settings: Settings) -> list[Finding]:
-    policy = Policy(settings.labels.scheme, settings.lane_values, settings.asking.allow)
+    expected = Expected(settings.labels.scheme, settings.lane_values, settings.asking.allow)
     async with open_forges(settings, only_with_token=True) as forges:
-        return [finding for forge in forges.values() for finding in await check_access(forge, policy)]
+        return [finding for forge in forges.values() for finding in await check_access(forge, expected)]
 
 
 def _raise_faults(found: Sequence[Finding]) -> None:

@@ -20,7 +20,6 @@ from tireless.domain.routing import Lane
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
-_WHO = re.compile(r"writers|code-writers|admins|allow-list|team:[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _OWN_ENV = "TIRELESS_"
@@ -111,17 +110,12 @@ class LabelsSection(Section):
         return LabelScheme(prefix=self.prefix, opt_in=opt_in, require_opt_in=self.require_opt_in)
 
 
-def _who(value: str) -> str:
-    if not _WHO.fullmatch(value):
-        raise ValueError('write "writers", "code-writers", "admins", "allow-list" or "team:ORGANISATION/TEAM"')
-    return value
-
-
 class AskingSection(Section):
     """Whose labels count."""
 
-    who_may_ask: Annotated[str, AfterValidator(_who)] = "writers"
+    who_may_ask: Literal["writers", "code-writers", "admins", "allow-list"] = "writers"
     allow: tuple[str, ...] = ()
+    children_run: bool = False
 
 
 # ------------------------------------------------------------------------------------------------ [forges.NAME]

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from tireless.domain.issue import RepoRef, Repository
 from tireless.domain.labels import LabelScheme, folded, label_specs
+from tireless.domain.people import Policy
 from tireless.domain.routing import Lane
 from tireless.errors import ForgeDenied, ForgeError, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import About, Forge
@@ -41,7 +42,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class Expected:
     """What is judged against: labels, lanes, and the logins that may ask in any case."""
 
     scheme: LabelScheme
@@ -49,27 +50,27 @@ class Policy:
     allow: Sequence[str] = ()
 
 
-async def check_access(forge: Forge, policy: Policy) -> tuple[Finding, ...]:
+async def check_access(forge: Forge, expected: Expected) -> tuple[Finding, ...]:
     """The server and the token alone."""
     try:
         about = await forge.about()
     except ForgeError as error:
         return (unanswered(forge, error),)
-    return check_token(forge, about, policy)
+    return check_token(forge, about, expected)
 
 
-async def check_forge(forge: Forge, repositories: Sequence[RepoRef], policy: Policy) -> tuple[Finding, ...]:
+async def check_forge(forge: Forge, repositories: Sequence[RepoRef], expected: Expected) -> tuple[Finding, ...]:
     """Everything `doctor` says of one forge: the server, the token, each repository. What fails is a finding."""
     try:
         about = await forge.about()
     except ForgeError as error:
         return (unanswered(forge, error),)
-    findings = [*check_token(forge, about, policy)]
+    findings = [*check_token(forge, about, expected)]
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(repo: RepoRef) -> tuple[Finding, ...]:
         async with gate:
-            return await check_repository(forge, repo, about, policy)
+            return await check_repository(forge, repo, about, expected)
 
     for found in await asyncio.gather(*(one(repo) for repo in repositories)):
         findings.extend(found)
@@ -90,7 +91,7 @@ def unanswered(forge: Forge, error: ForgeError) -> Finding:
             return Finding(Level.FAULT, "forge_strange", subject, text)
 
 
-def check_token(forge: Forge, about: About, policy: Policy) -> tuple[Finding, ...]:
+def check_token(forge: Forge, about: About, expected: Expected) -> tuple[Finding, ...]:
     """Whom the token speaks for. The bot needs a user of its own: what he does never asks for work."""
     subject = f"forge {forge.name}"
     server = about.capabilities
@@ -98,12 +99,8 @@ def check_token(forge: Forge, about: About, policy: Policy) -> tuple[Finding, ..
         text = f"the token lacks the scope read:user, so nobody can tell whose it is; make one with {SCOPES}"
         return (Finding(Level.FAULT, "token_nameless", subject, text),)
     login = about.login.login
-    if login in policy.allow:
-        text = (
-            f"the token is {login}'s, whom asking.allow lists as one who may ask: the bot's own labels would ask for "
-            "work. Make a user for the bot alone, and a token of that user"
-        )
-        return (Finding(Level.FAULT, "bot_may_ask", subject, text),)
+    if fault := Policy(allow=frozenset(expected.allow), bot=about.login).bot_fault():
+        return (Finding(Level.FAULT, "bot_may_ask", subject, fault),)
     findings = [Finding(Level.FINE, "forge_answers", subject, f"{server.flavour} {server.version}, token of {login}")]
     if about.is_admin:
         text = f"{login} is a site administrator, which the bot does not need: whoever has its token owns the forge"
@@ -111,14 +108,14 @@ def check_token(forge: Forge, about: About, policy: Policy) -> tuple[Finding, ..
     return tuple(findings)
 
 
-async def check_repository(forge: Forge, repo: RepoRef, about: About, policy: Policy) -> tuple[Finding, ...]:
+async def check_repository(forge: Forge, repo: RepoRef, about: About, expected: Expected) -> tuple[Finding, ...]:
     """One repository: there, usable, writable by the bot, with every label once."""
     subject = f"{forge.name}:{repo.path}"
     try:
         found = await forge.repository(repo)
         findings = [*_usable(subject, found)]
         findings += await _rights(forge, repo, subject, about)
-        findings += await _labels(forge, repo, subject, policy)
+        findings += await _labels(forge, repo, subject, expected)
     except NotFound:
         text = "there is no such repository, or the bot may not see it: check the name, add the bot's user as a writer"
         return (Finding(Level.FAULT, "repository_not_found", subject, text),)
@@ -156,11 +153,11 @@ async def _rights(forge: Forge, repo: RepoRef, subject: str, about: About) -> li
     return [Finding(Level.FAULT, "bot_cannot_write", subject, text)]
 
 
-async def _labels(forge: Forge, repo: RepoRef, subject: str, policy: Policy) -> list[Finding]:
+async def _labels(forge: Forge, repo: RepoRef, subject: str, expected: Expected) -> list[Finding]:
     present = await forge.labels(repo)
     names = [folded(label.name) for label in present]
     findings = []
-    wanted = label_specs(policy.scheme, policy.lanes)
+    wanted = label_specs(expected.scheme, expected.lanes)
     exclusive = {folded(spec.name): spec.exclusive for spec in wanted}
     if wrong := [
         label.name for label in present if label.exclusive != exclusive.get(folded(label.name), label.exclusive)
