@@ -1,0 +1,373 @@
+"""What the bot says of an issue: status label, comment and explain's sentence from one picture of the rows.
+
+Nothing here looks at the forge, so that the three cannot contradict each other; agents' words are quoted, inert.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import assert_never
+from urllib.parse import quote as percent
+from urllib.parse import unquote
+
+from tireless.domain.gates import triage_sentence, warning_sentences
+from tireless.domain.inert import cut, neutralise, one_line, quote
+from tireless.domain.issue import Comment, RepoRef
+from tireless.domain.job import Cancelled, Failure, Kind, Parked, State, Status, Wait, status_of
+from tireless.domain.labels import LabelScheme
+from tireless.redact import Redactor
+
+COMMENT_MAX = 60_000
+"""Characters of a whole comment; it travels in every webhook of the issue."""
+REPORT_MAX = 40_000
+SUMMARY_MAX = 6_000
+QUOTE_MAX = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How this installation speaks: its labels, its name in the marker, and the secrets it never repeats."""
+
+    scheme: LabelScheme = field(default_factory=LabelScheme)
+    installation: str = "tireless/"
+    redactor: Redactor = field(default_factory=Redactor)
+
+    def inert(self, text: str) -> str:
+        """Foreign text as it may stand on a forge."""
+        return neutralise(self.redactor.text(text))
+
+    @property
+    def ask_again(self) -> str:
+        """What a person does to ask once more."""
+        label = f"`{self.scheme.opt_in}`" if self.scheme.require_opt_in else "the mode label"
+        return f"To ask again, take {label} off and put it on again."
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPicture:
+    """A plan's child or a discovery's proposal; `number` is None while its issue does not exist."""
+
+    key: str
+    title: str
+    kind: Kind
+    number: int | None
+    proposal: bool = False
+    depends_on: tuple[str, ...] = ()
+    ended_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPicture:
+    """The newest job of an issue, with its last ended attempt's outcome, reason and branch."""
+
+    id: int
+    kind: Kind
+    lane: str
+    state: State
+    reason: str | None = None
+    attempts: int = 0
+    max_attempts: int = 3
+    question: str | None = None
+    waits_for: tuple[str, ...] = ()
+    not_before: datetime | None = None
+    pull_request: int | None = None
+    publish_reason: str | None = None
+    summary: str | None = None
+    last_outcome: str | None = None
+    last_reason: str | None = None
+    branch: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What the rows say of one issue."""
+
+    repo: RepoRef
+    number: int
+    url: str
+    job: JobPicture | None = None
+    open: bool = True
+    asked: bool = False
+    triage_code: str | None = None
+    triage_details: Mapping[str, object] = field(default_factory=dict)
+    answered_event: int = 0
+    answered_time: datetime | None = None
+    plan_number: int | None = None
+    children_done: int = 0
+    children: tuple[ChildPicture, ...] = ()
+
+    def address(self, number: int, *, pull: bool = False) -> str:
+        """Where another number of this repository is read; written so that it makes no cross-reference."""
+        base = self.url.rpartition("/issues/")[0]
+        return f"{base}/{'pulls' if pull else 'issues'}/./{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of an issue: its status label (None: none), a sentence, what a person can do, and the comment.
+
+    An issue without a job has its comment only where one stands already, or where a label of ours needs an answer.
+    """
+
+    status: Status | None
+    sentence: str
+    next_step: str
+    comment: str
+
+
+def tell(picture: Picture, voice: Voice) -> Shown:
+    """Label, sentence and comment from one picture. Pure, and the same for the same rows."""
+    job = picture.job
+    if job is None:
+        return _without_job(picture, voice)
+    sentence, step, quoted = _says(picture, job, voice)
+    parts = [_headline(job), sentence]
+    if quoted:
+        parts.append(quote(cut(voice.inert(quoted), QUOTE_MAX)))
+    parts += _results(picture, job, voice)
+    if picture.plan_number is not None:
+        parts.append(f"Part of the plan in [issue {picture.plan_number}]({picture.address(picture.plan_number)}).")
+    if step:
+        parts.append(f"**Next:** {step}")
+    if picture.triage_code not in (None, job.reason, *_SAID_BY_THE_JOB):
+        parts.append(f"**Note:** {voice.inert(' '.join(_triage(picture, voice)))}")
+    return Shown(status_of_job(job), sentence, step, _comment(parts, picture, voice))
+
+
+_SAID_BY_THE_JOB = ("closed", "needs_approval")
+"""Triage codes that the job's own state tells already, or will in a moment."""
+
+
+def status_of_job(job: JobPicture) -> Status:
+    """The suffix of the job's status label."""
+    return status_of(job.state, job.state is State.WAITING and job.reason in set(Parked))
+
+
+def _without_job(picture: Picture, voice: Voice) -> Shown:
+    if picture.triage_code is None:
+        nothing = "Nothing is asked of tireless here."
+        return Shown(None, nothing, "", _comment([nothing], picture, voice))
+    said, step = _triage(picture, voice)
+    parts = [f"**No job** · `{picture.triage_code}`", voice.inert(said)]
+    if step:
+        parts.append(f"**Next:** {voice.inert(step)}")
+    return Shown(None, said, step, _comment(parts, picture, voice))
+
+
+def _triage(picture: Picture, voice: Voice) -> tuple[str, str]:
+    return triage_sentence(picture.triage_code or "", picture.triage_details, voice.scheme)
+
+
+def _comment(parts: list[str], picture: Picture, voice: Voice) -> str:
+    warnings = warning_sentences(picture.triage_details, voice.scheme)
+    parts = [*parts, *(f"**Note:** {voice.inert(said)}" for said in warnings)]
+    marker = Marker(voice.installation, picture.number, picture.answered_event, picture.answered_time)
+    text = "\n\n".join(parts)
+    return f"{cut(text, COMMENT_MAX)}\n\n{marker}"
+
+
+def _headline(job: JobPicture) -> str:
+    words = [f"**{status_of_job(job).capitalize()}**", job.kind.value, f"lane `{job.lane}`"]
+    if job.attempts:
+        words.append(f"attempt {job.attempts} of {job.max_attempts}")
+    return " · ".join([*words, f"job {job.id}"])
+
+
+def _says(picture: Picture, job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
+    """What holds now, what a person can do (empty: nothing but wait), and what of an agent's words is quoted."""
+    again = voice.ask_again
+    match job.state:
+        case State.PENDING:
+            return f"It waits for its turn in lane `{job.lane}`.", "", None
+        case State.WAITING:
+            return _waiting(job, voice)
+        case State.CLAIMED:
+            return triage_sentence("running", {}, voice.scheme)[0], "", None
+        case State.PUBLISHING:
+            return _publishing(job, voice), "", None
+        case State.DELIVERED:
+            sentence, quoted = _delivered(picture, job)
+            return sentence, again if job.pull_request is None else f"review the pull request. {again}", quoted
+        case State.FAILED:
+            sentence, quoted = _failed(job)
+            return sentence, again, quoted
+        case State.CANCELLED:
+            return _cancelled(job), again, None
+        case _:
+            assert_never(job.state)
+
+
+def _waiting(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
+    """The gate's own words, with what this job adds to them."""
+    # A job waits `cannot_tell` where its repository cannot be read; of an issue it means that nobody knows who asked.
+    code = "unreadable" if job.reason == Wait.CANNOT_TELL else job.reason or ""
+    said, step = triage_sentence(code, {"waits_for": list(job.waits_for)}, voice.scheme)
+    if job.not_before is not None:
+        said += f" It goes on after {shown_time(job.not_before)}."
+    if job.reason in set(Parked):
+        step = f"{step.rstrip('.')}; or an operator runs `tireless jobs approve {job.id}`."
+    match job.reason:
+        case Parked.NEEDS_INPUT:
+            return said, step, job.question
+        case Wait.BACKOFF:
+            return f"{said} ({_words(job.last_outcome)})", step, _why(job)
+        case Wait.BLOCKED | Parked.SUSPECT | Parked.NO_PROGRESS | Parked.BUDGET_EXHAUSTED:
+            return said, step, _why(job)
+        case _:
+            return said, step, None
+
+
+def _publishing(job: JobPicture, voice: Voice) -> str:
+    said = triage_sentence("publishing", {}, voice.scheme)[0]
+    if job.publish_reason is None:
+        return said
+    reason = PUBLISH_REASONS.get(job.publish_reason, f"`{job.publish_reason}`.")
+    return f"{said} It does not go on: {reason}"
+
+
+PUBLISH_REASONS = {
+    "forge_unavailable": "the forge does not answer properly. It is tried again.",
+    "moved": "the repository was renamed. It is tried again under its new name.",
+    "token_refused": "the forge refuses the bot's token. It needs a new one; it is tried again every 15 minutes.",
+    "denied": "the bot's user may not do this here. Give it write access; it is tried again every 15 minutes.",
+    "not_found": "the repository or its branch is not there for the bot's user. It is tried again every 15 minutes.",
+    "conflict": "the forge says that it exists already, but shows none. It is tried again every 15 minutes.",
+    "archived": "the repository is archived or locked. It is tried again every 15 minutes.",
+    "quota": "the forge's storage quota is used up. It is tried again every 15 minutes.",
+    "refused": "the forge refuses it; the bot's log says why. It is tried again every 15 minutes.",
+    "bot_unknown": "the token may not say whose it is. It needs the scope `read:user`; it is tried every 15 minutes.",
+}
+"""Why publishing does not go on, by publish_reason; ends with what happens next."""
+
+
+def _delivered(picture: Picture, job: JobPicture) -> tuple[str, str | None]:
+    if job.pull_request is not None:
+        return f"Done: [pull request {job.pull_request}]({picture.address(job.pull_request, pull=True)}).", None
+    made = [child for child in picture.children if child.number is not None]
+    if job.kind is not Kind.IMPLEMENT and made:
+        what = "proposals" if job.kind is Kind.DISCOVER else "child issues"
+        return f"Done: {len(made)} {what}, {picture.children_done} of them ended.", None
+    if job.last_outcome == "no_change":
+        return "Done: the agent found that nothing has to be changed.", _why(job)
+    return "Done.", None
+
+
+def _failed(job: JobPicture) -> tuple[str, str | None]:
+    match job.reason:
+        case Failure.EXHAUSTED:
+            return (
+                f"Given up after {job.attempts} of {job.max_attempts} attempts; the last: {_words(job.last_outcome)}.",
+                _why(job),
+            )
+        case Failure.REJECTED:
+            return "The agent says that this cannot be done.", _why(job)
+        case Failure.UNPUBLISHABLE:
+            kept = f" The work is kept on the branch `{job.branch}`." if job.branch else ""
+            return f"The work is done, but the forge refuses the text it comes with.{kept}", job.error
+        case _:
+            return f"Given up: `{job.reason}`.", _why(job)
+
+
+def _cancelled(job: JobPicture) -> str:
+    match job.reason:
+        case Cancelled.CLOSED:
+            return "Called off: the issue was closed."
+        case Cancelled.UNLABELLED:
+            return "Called off: the label that asked for it was taken off."
+        case Cancelled.GONE:
+            return "Called off: the issue was deleted."
+        case Cancelled.KIND_CHANGED:
+            return "Called off: another kind of work is asked for now."
+        case Cancelled.OPERATOR:
+            return "Called off by an operator."
+        case _:
+            return f"Called off: `{job.reason}`."
+
+
+def _results(picture: Picture, job: JobPicture, voice: Voice) -> list[str]:
+    """The children there are, and the agent's own account of what it did."""
+    parts = []
+    if picture.children and (job.kind is not Kind.IMPLEMENT or job.state.is_terminal):
+        parts.append("\n".join(_child_line(picture, child, voice) for child in picture.children))
+    if job.state is State.DELIVERED and job.summary:
+        report = job.kind is Kind.DISCOVER
+        parts.append(quote(cut(voice.inert(job.summary), REPORT_MAX if report else SUMMARY_MAX)))
+    return parts
+
+
+def _child_line(picture: Picture, child: ChildPicture, voice: Voice) -> str:
+    title = one_line(voice.inert(child.title), 120).replace("[", "(").replace("]", ")")
+    where = f"[issue {child.number}]({picture.address(child.number)})" if child.number else "not created yet"
+    after = f", after {', '.join(f'`{key}`' for key in child.depends_on)}" if child.depends_on else ""
+    ended = f" ({_words(child.ended_reason)})" if child.ended_reason else ""
+    return f"- `{child.key}` ({child.kind.value}{after}): {where}, {title}{ended}"
+
+
+def _why(job: JobPicture) -> str | None:
+    return job.last_reason or job.summary
+
+
+def _words(code: str | None) -> str:
+    return (code or "unknown").replace("_", " ")
+
+
+def shown_time(moment: datetime) -> str:
+    """A time as people read it, to the minute, in UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+# ------------------------------------------------------------------------------------------------ the marker
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The hidden last line of the status comment. It counts only where the comment's author is the bot."""
+
+    installation: str
+    number: int
+    answered_event: int = 0
+    answered_time: datetime | None = None
+
+    def __str__(self) -> str:
+        answered = self.answered_time.astimezone(UTC).isoformat() if self.answered_time else "-"
+        return (
+            f"<!-- tireless:status installation={percent(self.installation, safe='/')} issue={self.number} "
+            f"answered_event={self.answered_event} answered_time={answered} -->"
+        )
+
+
+_MARKER = re.compile(
+    r"<!-- tireless:status installation=(\S+) issue=([0-9]{1,18}) "
+    r"answered_event=([0-9]{1,18}) answered_time=(-|[0-9T:.+-]{20,40}) -->"
+)
+
+
+def read_marker(body: str) -> Marker | None:
+    """The marker that ends a comment, None when it has none. Only the last line counts: what is above may be quoted."""
+    found = _MARKER.fullmatch(body.rstrip().rpartition("\n")[2].strip())
+    if found is None:
+        return None
+    try:
+        answered = None if found[4] == "-" else datetime.fromisoformat(found[4])
+    except ValueError:
+        return None
+    if answered is not None and answered.tzinfo is None:
+        return None
+    return Marker(unquote(found[1]), int(found[2]), int(found[3]), answered)
+
+
+def own_comments(comments: Iterable[Comment], bot_id: int, number: int) -> list[tuple[Comment, Marker]]:
+    """The status comments of the bot's user on issue `number`, oldest first, of whatever installation."""
+    found = [(each, read_marker(each.body)) for each in comments if each.author.id == bot_id]
+    return sorted(
+        ((each, marker) for each, marker in found if marker is not None and marker.number == number),
+        key=lambda pair: pair[0].id,
+    )
+
+
+TWIN = "(A second copy of the status comment, made while an answer was lost; the first one is kept up to date.)"
+"""What the bot makes of a status comment that it finds twice."""

@@ -1,0 +1,68 @@
+"""How a service waits for a forge that does not answer: per forge, in this process; decides nothing about a row."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+
+from tireless.domain.retry import doubling
+from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, NotFound, RateLimited
+
+STAY_S = 900.0
+"""Between two tries of what a person has to mend."""
+
+MOVED_S = 60.0
+"""After a redirect: the poller finds the repository's new name meanwhile."""
+
+
+class Patience:
+    """One forge that is down must not hold up the others: it is left alone for a while, longer each time."""
+
+    def __init__(
+        self,
+        forges: Iterable[str],
+        *,
+        base_s: float,
+        cap_s: float,
+        jitter: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._forges = tuple(forges)
+        self._base_s = base_s
+        self._cap_s = cap_s
+        self._jitter = jitter
+        self._clock = clock
+        self._failures: dict[str, int] = {}
+        self._until: dict[str, float] = {}
+
+    def ready(self) -> list[str]:
+        """The forges that may be asked now."""
+        now = self._clock()
+        return [name for name in self._forges if self._until.get(name, 0.0) <= now]
+
+    def answered(self, forge: str) -> None:
+        """It answered."""
+        self._failures.pop(forge, None)
+        self._until.pop(forge, None)
+
+    def failed(self, forge: str, error: ForgeError) -> None:
+        """It did not answer: leave it alone."""
+        failures = self._failures[forge] = self._failures.get(forge, 0) + 1
+        self._until[forge] = self._clock() + self.wait_s(error, failures)
+
+    def wait_s(self, error: ForgeError, failures: int) -> float:
+        """Seconds until what failed with `error` for the `failures`-th time in a row is tried again."""
+        match error:
+            case RateLimited(retry_after_s=float(asked)):
+                return min(max(asked, self._base_s), self._cap_s)
+            case ForgeDenied() | NotFound() | ForgeRejected():
+                return STAY_S
+            case _:
+                wait = doubling(failures, base_s=self._base_s, cap_s=self._cap_s)
+                return wait * (0.5 + self._jitter() / 2)
+
+
+def is_outage(error: ForgeError) -> bool:
+    """Whether the forge as a whole is out of reach, rather than one repository or one call."""
+    return isinstance(error, ForgeUnavailable) and (error.status is None or isinstance(error, RateLimited))

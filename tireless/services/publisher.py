@@ -1,0 +1,172 @@
+"""Carries out what a settled attempt left to deliver, each step found or created and recorded before the next.
+
+It promises "never two left open", not "never sent twice": no forge takes a key that would make a create unique.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from tireless import log
+from tireless.domain.comments import Voice
+from tireless.errors import ForgeDenied, ForgeError, ForgeGarbled, ForgeRejected, ForgeUnavailable, Moved, NotFound
+from tireless.forge.base import Forge
+from tireless.services.labelling import LabelBook
+from tireless.services.offering import (
+    Offering,
+    StayError,
+    TakeLostError,
+    UnpublishableError,
+    WaitError,
+    WorkNotPushedError,
+)
+from tireless.services.patience import MOVED_S, STAY_S, Patience, is_outage
+from tireless.store import deliver, publish
+from tireless.store.db import Pool, transaction
+from tireless.store.deliver import BranchLeft, Ended
+from tireless.store.publish import Delivery
+
+_log = log.get(__name__)
+
+BRANCHES_PER_TICK = 20
+
+
+class Publisher:
+    """`tick` delivers one job. Any number of publishers may run."""
+
+    name = "publisher"
+
+    def __init__(
+        self,
+        pool: Pool,
+        forges: Mapping[str, Forge],
+        *,
+        voice: Voice,
+        by: str = "publisher",
+        children_run: bool = False,
+        request_timeout_s: float = 20.0,
+        take_s: float = 180.0,
+        backoff_base_s: float = 10.0,
+        backoff_cap_s: float = 900.0,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._pool = pool
+        self._forges = forges
+        self._voice = voice
+        self._by = by
+        self._children_run = children_run
+        self._take_s = take_s
+        # An answer is waited for this long at most; thrice that, and the forge has carried out what it was sent.
+        self._unanswered_s = 3 * request_timeout_s
+        self._patience = Patience(forges, base_s=backoff_base_s, cap_s=backoff_cap_s, jitter=jitter)
+        self._labels = LabelBook(pool)
+
+    async def tick(self) -> bool:
+        """Deliver one due job; without one, look after branches that ended jobs left. False: nothing was to be done."""
+        forges = self._patience.ready()
+        async with self._pool.connection() as conn:
+            delivery = await publish.take_publishing(
+                conn, forges, by=self._by, take_s=self._take_s, unanswered_s=self._unanswered_s
+            )
+            if delivery is None:
+                left = await deliver.branches_left(conn, forges, limit=BRANCHES_PER_TICK)
+        if delivery is None:
+            return await self._tidy(left)
+        await self._one(delivery)
+        return True
+
+    async def _one(self, delivery: Delivery) -> None:
+        forge = self._forges[delivery.repo.forge]
+        facts = {"job": delivery.job_id, "issue": f"{delivery.repo}#{delivery.number}"}
+        offering = Offering(
+            self._pool, forge, self._labels, delivery, voice=self._voice, take_s=self._take_s, runs=self._children_run
+        )
+        try:
+            made = await offering.carry_out()
+            self._patience.answered(forge.name)
+            await self._deliver(made)
+            _log.info("job delivered", **facts, pull_request=made.pull_request, children=len(made.children))
+        except TakeLostError:
+            _log.info("publishing take lost", **facts)
+        except WaitError as wait:
+            await self._postpone(delivery, wait_s=wait.seconds, reason=None, failures=delivery.failures)
+            _log.info("waiting for an unanswered create", **facts, seconds=round(wait.seconds))
+        except WorkNotPushedError as missing:
+            async with self._pool.connection() as conn:
+                await deliver.return_to_pending(conn, delivery, by=self._by, found=missing.found)
+            _log.warning("work not pushed", **facts, branch=delivery.branch, found=missing.found)
+        except UnpublishableError as refused:
+            await self._unpublishable(delivery, str(refused))
+            _log.error("job unpublishable", **facts, error=str(refused))
+        except (ForgeError, StayError) as error:
+            reason, wait_s = self._reason(error, delivery.failures + 1)
+            if isinstance(error, ForgeError) and is_outage(error):
+                self._patience.failed(forge.name, error)
+            await self._postpone(delivery, wait_s=wait_s, reason=reason, failures=delivery.failures + 1)
+            _log.warning("delivery postponed", **facts, reason=reason, error=str(error), again_s=round(wait_s))
+
+    def _reason(self, error: ForgeError | StayError, failures: int) -> tuple[str, float]:
+        """Why publishing does not go on, as comments.PUBLISH_REASONS names it, and when it is tried again."""
+        match error:
+            case StayError():
+                return error.reason, STAY_S
+            case ForgeUnavailable() | ForgeGarbled():
+                return "forge_unavailable", self._patience.wait_s(error, failures)
+            case Moved():
+                return "moved", MOVED_S
+            case ForgeDenied(status=401):
+                return "token_refused", STAY_S
+            case ForgeDenied():
+                return "denied", STAY_S
+            case NotFound():
+                return "not_found", STAY_S
+            case ForgeRejected(status=409):
+                return "conflict", STAY_S
+            case ForgeRejected(status=423):
+                return "archived", STAY_S
+            case ForgeRejected(status=413):
+                return "quota", STAY_S
+            case _:
+                return "refused", STAY_S
+
+    async def _deliver(self, made: Delivery) -> None:
+        async with self._pool.connection() as conn, transaction(conn, f"delivering job {made.job_id}"):
+            ended = await deliver.deliver(conn, made, by=self._by)
+        if ended is Ended.LOST:
+            raise TakeLostError
+
+    async def _unpublishable(self, delivery: Delivery, error: str) -> None:
+        said = self._voice.redactor.text(error)
+        async with self._pool.connection() as conn, transaction(conn, f"ending job {delivery.job_id}"):
+            await deliver.fail_unpublishable(conn, delivery, by=self._by, reason="refused", error=said)
+
+    async def _postpone(self, delivery: Delivery, *, wait_s: float, reason: str | None, failures: int) -> None:
+        async with self._pool.connection() as conn:
+            await publish.postpone(conn, delivery, wait_s=wait_s, reason=reason, failures=failures)
+
+    # ------------------------------------------------------------------ branches
+
+    async def _tidy(self, left: tuple[BranchLeft, ...]) -> bool:
+        """Delete what ended jobs left behind, a few at a time. An outage leaves the rest for later."""
+        for branch in left:
+            forge = self._forges[branch.forge]
+            try:
+                if not branch.keep:
+                    await self._delete(forge, branch)
+            except ForgeError as error:
+                facts = {"branch": branch.branch, "repository": str(branch.repo), "error": str(error)}
+                if isinstance(error, ForgeUnavailable | ForgeGarbled | Moved):
+                    self._patience.failed(forge.name, error)
+                    _log.warning("branch not deleted", **facts)
+                    return False
+                _log.warning("branch left behind", **facts)  # refused for good: a person may delete it
+            async with self._pool.connection() as conn:
+                await deliver.branch_done(conn, branch.attempt_id)
+        return len(left) == BRANCHES_PER_TICK
+
+    async def _delete(self, forge: Forge, branch: BranchLeft) -> None:
+        """Delete a branch that still is as the attempt pushed it: on another commit somebody works on it."""
+        if await forge.branch_head(branch.repo, branch.branch) == branch.commit_sha:
+            await forge.delete_branch(branch.repo, branch.branch)
+            _log.info("stale branch deleted", branch=branch.branch, repository=str(branch.repo))
