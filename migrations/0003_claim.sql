@@ -1,4 +1,659 @@
--- How work is taken and ended: what store/claim.py, settle.py and sweep.py ask of the database in one round trip.
+-- How work is taken, ended and taken back: what store/claim.py, settle.py, sweep.py and lanes.py ask of the database
+-- in one round trip, because it counts, or locks more than one row, before it writes.
+-- Locks here: latch, repository (by id), plan issue, job, child, lane, lane_breaker, lane_hold, look; rows FOR NO KEY UPDATE.
+-- In a function every statement has a snapshot of its own: what is read after a lock is what the last holder left.
 
 -- The day's runs of a repository that limits them.
 CREATE INDEX attempt_of_day ON attempt (repository_id, claimed_at);
+-- What an end wakes: the first waiting job of a repository at its limit.
+CREATE INDEX job_full ON job (repository_id, lane, priority DESC, id) WHERE state = 'waiting' AND (repository_full OR day_limit);
+-- Pruning: each key that points at what is deleted, else one deleted row costs a walk of the table.
+CREATE INDEX job_of_result ON job (result_attempt) WHERE result_attempt IS NOT NULL;
+CREATE INDEX job_of_rerun ON job (rerun_of) WHERE rerun_of IS NOT NULL;
+CREATE INDEX child_of_attempt ON child (attempt_id) WHERE attempt_id IS NOT NULL;
+CREATE INDEX request_created ON request (created_at);
+
+-- ------------------------------------------------------------------------------------------------ what every end brings
+
+-- "Judge this issue again", at once; ingest's own writer of looks may put one off.
+CREATE FUNCTION look_again(of_repository bigint, of_number int, because text) RETURNS void LANGUAGE sql AS $$
+  INSERT INTO look (repository_id, number, why) VALUES (of_repository, of_number, because)
+  ON CONFLICT (repository_id, number) DO UPDATE
+    SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
+  SELECT pg_notify('tireless_look', '')
+$$;
+
+-- A plan's issue comes before the job in the order of locks: whoever may deliver a job calls this before locking it.
+CREATE FUNCTION lock_plan_of(child_issue bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM FROM issue i
+    WHERE i.id = (SELECT c.plan_issue_id FROM child c WHERE c.issue_id = child_issue AND c.ended_at IS NULL)
+    FOR NO KEY UPDATE;
+END $$;
+
+-- Whoever ended a job calls this in the same transaction, once: its issue is looked at again, a delivered child ends and
+-- is counted at its plan (once: a child that has ended is not found), what was recorded but never created is dropped.
+CREATE FUNCTION job_ended(of_job bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  j    record;
+  plan bigint;
+BEGIN
+  SELECT b.state, b.issue_id, b.repository_id, i.number INTO STRICT j
+    FROM job b JOIN issue i ON i.id = b.issue_id WHERE b.id = of_job;
+  IF j.state = 'delivered' THEN
+    UPDATE child c SET ended_at = clock_timestamp(), ended_reason = 'delivered'
+      WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL RETURNING c.plan_issue_id INTO plan;
+    IF plan IS NOT NULL THEN
+      UPDATE issue SET children_done = children_done + 1 WHERE id = plan;
+      PERFORM mirror_changed(plan);
+    END IF;
+  END IF;
+  DELETE FROM child c WHERE c.job_id = of_job AND c.sent_at IS NULL AND c.number IS NULL AND c.ended_at IS NULL;
+  PERFORM look_again(j.repository_id, j.number, 'job ended');
+  -- A plan's children may have waited for its end.
+  PERFORM look_again(j.repository_id, c.number, 'plan ended') FROM child c
+    WHERE c.job_id = of_job AND c.number IS NOT NULL AND c.ended_at IS NULL ORDER BY c.number;
+  PERFORM pg_notify('tireless_mirror', '');
+END $$;
+
+-- ------------------------------------------------------------------------------------------------ limits
+
+-- The latch of a lane, for pg_advisory_xact_lock.
+CREATE FUNCTION lane_latch(of_lane text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+  SELECT hashtextextended(of_lane, 20261)
+$$;
+
+-- A probe passes when it has lived so long.
+CREATE FUNCTION probe_lives() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '2 min' $$;
+
+CREATE FUNCTION running_in_lane(of_lane text) RETURNS int LANGUAGE sql STABLE AS $$
+  SELECT count(*)::int FROM job j WHERE j.state = 'claimed' AND j.lane = of_lane
+$$;
+CREATE FUNCTION running_in_repository(of_repository bigint) RETURNS int LANGUAGE sql STABLE AS $$
+  SELECT count(*)::int FROM job j WHERE j.state = 'claimed' AND j.repository_id = of_repository
+$$;
+-- Runs of the day by UTC; an attempt given back was none.
+CREATE FUNCTION runs_today(of_repository bigint) RETURNS int LANGUAGE sql STABLE AS $$
+  SELECT count(*)::int FROM attempt a
+   WHERE a.repository_id = of_repository AND a.burned IS NOT FALSE
+     AND a.claimed_at >= date_trunc('day', clock_timestamp(), 'UTC')
+$$;
+
+-- A repository at its limit: its first pending jobs of a lane step aside, at most `up_to`; the caller holds the
+-- repository's lock, or a place freed meanwhile would wake nobody. How many moved; locked ones are left.
+CREATE FUNCTION rest_repository(of_repository bigint, of_lane text, is_full boolean, is_spent boolean, up_to int)
+RETURNS int LANGUAGE sql AS $$
+  WITH first AS MATERIALIZED (
+    SELECT j.id FROM job j WHERE j.state = 'pending' AND j.repository_id = of_repository AND j.lane = of_lane
+     ORDER BY j.priority DESC, j.turn, j.id LIMIT up_to FOR NO KEY UPDATE SKIP LOCKED
+  ), moved AS (
+    UPDATE job j SET repository_full = is_full, day_limit = is_spent
+     WHERE j.id = ANY (ARRAY(SELECT f.id FROM first f)) RETURNING j.id, j.state, j.reason
+  ), told AS (
+    INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
+    SELECT m.id, 'claim', 'wait', 'pending', m.state, m.reason FROM moved m
+  )
+  SELECT count(*)::int FROM moved
+$$;
+
+-- Wake as many waiting jobs of a repository, in each lane, as there is room for; the first of them, by priority and age.
+-- The caller holds the repository's lock. How many woke.
+CREATE FUNCTION wake_repository(of_repository bigint, by text) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  r     repository;
+  room  int;
+  of_lane text;
+  moved int;
+  woken int := 0;
+BEGIN
+  SELECT * INTO STRICT r FROM repository WHERE id = of_repository;
+  -- 100 a step where nothing limits; greatest() would ignore a null, least() does so on purpose.
+  room := least(100, r.max_running - running_in_repository(r.id), r.max_runs_per_day - runs_today(r.id));
+  FOR of_lane IN
+    SELECT DISTINCT j.lane FROM job j
+     WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) AND j.repository_id = r.id ORDER BY 1
+  LOOP
+    WITH ahead AS (
+      SELECT 1 FROM job j WHERE j.state = 'pending' AND j.repository_id = r.id AND j.lane = of_lane LIMIT greatest(room, 0)
+    ), first AS MATERIALIZED (
+      SELECT j.id FROM job j
+       WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) AND j.repository_id = r.id AND j.lane = of_lane
+         AND j.parked IS NULL AND NOT j.hold AND j.waits_for = '{}' AND j.not_before IS NULL AND r.tracked AND r.readable
+       ORDER BY j.priority DESC, j.id
+       LIMIT greatest(room - (SELECT count(*) FROM ahead), 0) FOR NO KEY UPDATE SKIP LOCKED
+    ), moved AS (
+      UPDATE job j SET repository_full = false, day_limit = false, state = 'pending'
+       WHERE j.id = ANY (ARRAY(SELECT f.id FROM first f)) RETURNING j.id, j.state, j.reason
+    ), told AS (
+      INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
+      SELECT m.id, by, 'wake', 'waiting', m.state, m.reason FROM moved m
+    )
+    SELECT count(*)::int INTO moved FROM moved;
+    IF moved > 0 THEN
+      PERFORM pg_notify('tireless_lane', of_lane);
+      woken := woken + moved;
+    END IF;
+  END LOOP;
+  RETURN woken;
+END $$;
+
+-- Some lane must count as soon as some repository has a limit, whoever wrote it. Deferred to the commit, so that lanes
+-- are locked after every repository; all of them, so that two changes at once see each other.
+CREATE FUNCTION limits_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM FROM lane ORDER BY name FOR NO KEY UPDATE;
+  UPDATE lane SET repository_limits = NOT repository_limits
+   WHERE repository_limits <> EXISTS (SELECT FROM repository r WHERE r.tracked AND num_nonnulls(r.max_running, r.max_runs_per_day) > 0);
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER repository_limits_insert AFTER INSERT ON repository DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+  WHEN (num_nonnulls(NEW.max_running, NEW.max_runs_per_day) > 0) EXECUTE FUNCTION limits_changed();
+CREATE CONSTRAINT TRIGGER repository_limits_update AFTER UPDATE ON repository DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+  WHEN ((OLD.max_running, OLD.max_runs_per_day, OLD.tracked) IS DISTINCT FROM (NEW.max_running, NEW.max_runs_per_day, NEW.tracked)
+        AND num_nonnulls(OLD.max_running, OLD.max_runs_per_day, NEW.max_running, NEW.max_runs_per_day) > 0)
+  EXECUTE FUNCTION limits_changed();
+
+-- ------------------------------------------------------------------------------------------------ the claim
+
+-- What a claim hands out beside its own columns; nothing here changes by claiming.
+CREATE VIEW claim_details AS
+SELECT j.id AS job_id, j.kind, j.max_attempts, j.given_back, j.request_id, j.rerun_of,
+       l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
+       r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url,
+       i.number, i.url, i.approved_title, i.approved_body
+  FROM job j
+  JOIN lane l ON l.name = j.lane
+  JOIN repository r ON r.id = j.repository_id
+  JOIN issue i ON i.id = j.issue_id;
+
+-- The claim of a lane in which something is counted: a limit, or a probe. Called by CLAIM in store/claim.py.
+-- A row without job_id says: jobs stepped aside, commit and ask again. Only one repository is locked in a call, since a
+-- second one could stand before it in the order of locks.
+CREATE FUNCTION claim_counted(in_lane text, in_n int, in_runner text, in_host text)
+RETURNS TABLE (job_id bigint, attempt_id bigint, claim_no bigint, token uuid, attempt_uid uuid, attempts int, lease_left_s double precision,
+               kind text, max_attempts int, given_back int, request_id bigint, rerun_of bigint,
+               lease_s double precision, run_timeout_s double precision, stall_timeout_s double precision,
+               backoff_base_s double precision, backoff_cap_s double precision,
+               forge text, owner text, name text, forge_repo_id bigint, default_branch text, clone_url text,
+               number int, url text, approved_title text, approved_body text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  l        lane;
+  r        repository;
+  c        record;
+  counted  int;
+  spent    int;
+  room     int := in_n;
+  passed   bigint[] := '{}';  -- locked by somebody, or to be avoided
+  avoided  bigint;
+  held     bigint;            -- the repository that is locked
+  stepped  boolean := false;
+  again    boolean := false;
+  given    int := 0;
+  minted   uuid;
+BEGIN
+  -- Before anything is read, so that the barrier waits for this claim or this claim sees the hold.
+  LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
+  PERFORM pg_advisory_xact_lock(lane_latch(in_lane));
+  SELECT * INTO l FROM lane WHERE name = in_lane;
+  IF NOT FOUND OR NOT l.configured OR EXISTS (SELECT FROM lane_hold h WHERE h.lane = in_lane AND h.host IN ('', in_host)) THEN
+    RETURN;
+  END IF;
+  IF l.probing AND l.probe_token IS NOT NULL THEN
+    IF l.probe_since + probe_lives() > clock_timestamp() THEN RETURN; END IF;
+    l.probing := false;
+  END IF;
+  IF l.probing THEN room := least(room, 1); END IF;
+  IF l.max_running IS NOT NULL THEN
+    counted := running_in_lane(in_lane);
+    room := least(room, l.max_running - counted);
+  END IF;
+
+  WHILE given < room LOOP
+    SELECT j.id, j.repository_id INTO c FROM job j
+     WHERE j.state = 'pending' AND j.lane = in_lane AND j.id <> ALL (passed)
+     ORDER BY j.priority DESC, j.turn, j.id LIMIT 1;
+    IF NOT FOUND THEN
+      EXIT WHEN avoided IS NULL;
+      passed := array_remove(passed, avoided);  -- no other job could go first
+      avoided := NULL;
+      l.probe_avoid_job := NULL;
+      CONTINUE;
+    END IF;
+    IF l.probing AND c.id = l.probe_avoid_job THEN
+      passed := passed || c.id;
+      avoided := c.id;
+      CONTINUE;
+    END IF;
+
+    SELECT * INTO r FROM repository WHERE id = c.repository_id;
+    IF num_nonnulls(r.max_running, r.max_runs_per_day) > 0 THEN
+      IF held <> r.id AND (given > 0 OR stepped OR r.id < held) THEN
+        again := given = 0;
+        EXIT;
+      END IF;
+      held := r.id;
+      SELECT * INTO r FROM repository WHERE id = c.repository_id FOR NO KEY UPDATE;
+      counted := running_in_repository(r.id);
+      spent := runs_today(r.id);
+      IF counted >= r.max_running OR spent >= r.max_runs_per_day THEN
+        IF rest_repository(r.id, in_lane, coalesce(counted >= r.max_running, false), coalesce(spent >= r.max_runs_per_day, false), 100) > 0 THEN
+          stepped := true;
+        ELSE
+          passed := passed || c.id;
+        END IF;
+        CONTINUE;
+      END IF;
+    END IF;
+
+    -- Again, since a lock may have been waited for: no barrier stands behind a quota or breaker hold.
+    EXIT WHEN EXISTS (SELECT FROM lane_hold h WHERE h.lane = in_lane AND h.host IN ('', in_host));
+    PERFORM FROM job j WHERE j.id = c.id AND j.state = 'pending' AND j.lane = in_lane FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+      passed := passed || c.id;
+      CONTINUE;
+    END IF;
+    minted := gen_random_uuid();
+    RETURN QUERY
+    WITH claimed AS (
+      UPDATE job j
+         SET state = 'claimed', attempts = j.attempts + 1, claim_no = j.claim_no + 1, claim_token = minted,
+             claimed_by = in_runner, claimed_host = in_host, claimed_at = clock_timestamp(),
+             claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
+       WHERE j.id = c.id
+      RETURNING j.id, j.repository_id, j.claim_no, j.claim_token, j.attempts, j.claimed_at, j.claim_expires_at
+    ), begun AS (
+      INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
+      SELECT t.id, t.repository_id, t.claim_no, t.claim_token, t.attempts, in_lane, in_runner, in_host, t.claimed_at FROM claimed t
+      RETURNING attempt.id, attempt.uid
+    ), told AS (
+      INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
+      SELECT t.id, 'runner ' || in_runner, 'claim', 'pending', 'claimed',
+             jsonb_build_object('claim_no', t.claim_no, 'host', in_host, 'probe', l.probing)
+        FROM claimed t
+    )
+    SELECT t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts,
+           extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
+           d.kind, d.max_attempts, d.given_back, d.request_id, d.rerun_of,
+           d.lease_s, d.run_timeout_s, d.stall_timeout_s, d.backoff_base_s, d.backoff_cap_s,
+           d.forge, d.owner, d.name, d.forge_repo_id, d.default_branch, d.clone_url,
+           d.number, d.url, d.approved_title, d.approved_body
+      FROM claimed t CROSS JOIN begun b JOIN claim_details d ON d.job_id = t.id;
+    given := given + 1;
+  END LOOP;
+
+  IF l.probing AND given = 1 THEN
+    UPDATE lane SET probe_token = minted, probe_since = clock_timestamp() WHERE lane.name = in_lane AND probing AND probe_token IS NULL;
+  END IF;
+  IF again AND stepped THEN
+    job_id := NULL;
+    RETURN NEXT;
+  END IF;
+END $$;
+
+-- ------------------------------------------------------------------------------------------------ holds of the machine
+
+-- Remove one hold, if it is there (and due, if only that is wanted). After a quota or breaker hold one claim goes first.
+CREATE FUNCTION end_hold(of_lane text, of_source text, of_host text, only_due boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  h lane_hold;
+BEGIN
+  PERFORM FROM lane WHERE name = of_lane FOR NO KEY UPDATE;
+  PERFORM FROM lane_breaker WHERE lane = of_lane FOR NO KEY UPDATE;
+  DELETE FROM lane_hold d
+   WHERE d.lane = of_lane AND d.source = of_source AND d.host = of_host AND (NOT only_due OR d.until <= clock_timestamp())
+  RETURNING * INTO h;
+  IF h.lane IS NULL THEN RETURN false; END IF;
+  IF h.source IN ('quota', 'breaker') THEN
+    UPDATE lane SET probing = true, probe_token = NULL, probe_since = NULL, probe_avoid_job = h.job_id WHERE name = of_lane;
+    UPDATE lane_breaker
+       SET last_ended_at = CASE WHEN h.source = 'breaker' THEN clock_timestamp() ELSE last_ended_at END,
+           quota_ended_at = CASE WHEN h.source = 'quota' THEN clock_timestamp() ELSE quota_ended_at END
+     WHERE lane = of_lane;
+  END IF;
+  PERFORM pg_notify('tireless_lane', of_lane);
+  RETURN true;
+END $$;
+
+-- A provider's limit holds the lane for every host. True when this job made its lane held twice in a row.
+-- Attempts that were running already when the last hold began neither lengthen it nor make the next one longer.
+CREATE FUNCTION hold_for_quota(j job, asked_s double precision, because text, policy jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  b       lane_breaker;
+  h       lane_hold;
+  cause   bigint;
+  longest double precision := policy ->> 'max_hold_s';
+  secs    double precision;
+  counts  boolean;
+BEGIN
+  SELECT probe_avoid_job INTO cause FROM lane WHERE name = j.lane FOR NO KEY UPDATE;
+  INSERT INTO lane_breaker (lane) VALUES (j.lane) ON CONFLICT DO NOTHING;
+  SELECT * INTO b FROM lane_breaker WHERE lane = j.lane FOR NO KEY UPDATE;
+  SELECT * INTO h FROM lane_hold WHERE lane = j.lane AND source = 'quota' AND host = '';
+  counts := j.claimed_at > coalesce(greatest(h.began_at, b.quota_ended_at), '-infinity');
+  IF h.lane IS NOT NULL AND NOT counts THEN RETURN false; END IF;
+  secs := CASE WHEN asked_s IS NOT NULL THEN greatest(asked_s, 1)
+               ELSE least(longest, (policy ->> 'quota_base_s')::float8 * 2 ^ least(b.quotas, 30)) * (1 + random() / 4) END;
+  INSERT INTO lane_hold (lane, source, until, reason, held_by, job_id)
+  VALUES (j.lane, 'quota', clock_timestamp() + make_interval(secs => least(secs, longest)), because, 'runner ' || j.claimed_by, j.id)
+  ON CONFLICT (lane, source, host) DO UPDATE
+    SET until = greatest(lane_hold.until, EXCLUDED.until), reason = EXCLUDED.reason, held_by = EXCLUDED.held_by,
+        job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
+  UPDATE lane_breaker SET quotas = quotas + 1 WHERE lane = j.lane AND counts;
+  RETURN counts AND j.given_back > 0 AND j.id = coalesce(h.job_id, cause);
+END $$;
+
+-- A failure counts; enough in a row over enough issues hold the lane, each time in a row twice as long.
+CREATE FUNCTION count_failure(j job, policy jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  b    lane_breaker;
+  secs double precision;
+BEGIN
+  INSERT INTO lane_breaker (lane, failures, issues) VALUES (j.lane, 1, ARRAY[j.issue_id])
+  ON CONFLICT (lane) DO UPDATE
+    SET failures = lane_breaker.failures + 1,
+        -- Only how many differ is asked, and never beyond a handful.
+        issues = CASE WHEN j.issue_id = ANY (lane_breaker.issues) OR cardinality(lane_breaker.issues) >= 20 THEN lane_breaker.issues
+                      ELSE lane_breaker.issues || j.issue_id END
+  RETURNING * INTO b;
+  IF b.failures < (policy ->> 'breaker_failures')::int OR cardinality(b.issues) < (policy ->> 'breaker_issues')::int
+     OR j.claimed_at <= b.last_ended_at THEN
+    RETURN;
+  END IF;
+  secs := least((policy ->> 'breaker_cap_s')::float8, (policy ->> 'breaker_base_s')::float8 * 2 ^ least(b.opened, 30));
+  INSERT INTO lane_hold (lane, source, until, reason, held_by, job_id)
+  VALUES (j.lane, 'breaker', clock_timestamp() + make_interval(secs => secs),
+          b.failures || ' failures in a row over ' || cardinality(b.issues) || ' issues', 'runner ' || j.claimed_by, j.id)
+  ON CONFLICT DO NOTHING;  -- held already: this attempt was claimed before that
+  IF FOUND THEN
+    UPDATE lane_breaker SET opened = opened + 1 WHERE lane = j.lane;
+  END IF;
+END $$;
+
+-- ------------------------------------------------------------------------------------------------ settle
+
+-- The last word on an attempt, fenced by its token; what it comes to was decided in store/settle.py.
+-- 'done', 'already' (this attempt ended thus: the reply to the commit was lost) or 'lost'.
+CREATE FUNCTION settle_claim(
+  in_job bigint, in_token uuid, in_outcome text, in_burns boolean,
+  in_to text, in_code text, in_parked text, in_question text, in_wait_s double precision, in_wait_reason text,
+  in_reason text, in_summary text, in_exit_code int, in_usage jsonb, in_output_head text, in_output_tail text,
+  in_asked_s double precision, in_cannot_start text, in_counts int, in_policy jsonb
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  j        job;
+  a        attempt;
+  place    record;
+  to_state text := in_to;
+  to_code  text := in_code;
+  parks    text := in_parked;
+  asks     text := in_question;
+  wait_s   double precision := in_wait_s;
+  back     int;
+BEGIN
+  SELECT r.id, b.issue_id, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited INTO place
+    FROM job b JOIN repository r ON r.id = b.repository_id WHERE b.id = in_job;
+  IF place.limited THEN
+    PERFORM FROM repository r WHERE r.id = place.id FOR NO KEY UPDATE;
+  END IF;
+  IF in_to = 'delivered' THEN
+    PERFORM lock_plan_of(place.issue_id);
+  END IF;
+  SELECT * INTO j FROM job b WHERE b.id = in_job AND b.claim_token = in_token AND b.state = 'claimed' FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN CASE WHEN EXISTS (SELECT FROM attempt b WHERE b.job_id = in_job AND b.token = in_token AND b.outcome = in_outcome)
+                THEN 'already' ELSE 'lost' END;
+  END IF;
+  SELECT * INTO STRICT a FROM attempt b WHERE b.job_id = in_job AND b.claim_no = j.claim_no;
+  IF in_to = 'publishing' AND a.recorded_at IS NULL THEN
+    RAISE EXCEPTION 'attempt % of job % ends as done, but no result was recorded', j.claim_no, j.id
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
+  END IF;
+
+  -- Holds speak of the provider and the host, whatever becomes of the job.
+  back := CASE WHEN in_outcome IN ('quota', 'blocked') THEN j.given_back + 1 WHEN in_burns THEN 0 ELSE j.given_back END;
+  UPDATE lane
+     SET probing = in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') AND probe_since + probe_lives() > clock_timestamp(),
+         probe_token = NULL, probe_since = NULL
+   WHERE name = j.lane AND probe_token = in_token;
+  IF FOUND THEN
+    PERFORM pg_notify('tireless_lane', j.lane);
+  END IF;
+  IF in_counts > 0 THEN
+    PERFORM count_failure(j, in_policy);
+  ELSIF in_counts < 0 THEN
+    UPDATE lane_breaker SET failures = 0, issues = '{}', opened = 0, quotas = 0
+     WHERE lane = j.lane AND (failures > 0 OR opened > 0 OR quotas > 0);
+  END IF;
+  IF in_outcome = 'quota' AND hold_for_quota(j, in_asked_s, in_reason, in_policy) THEN
+    parks := 'suspect';
+    asks := 'This job made its lane held twice in a row by reporting a provider''s limit.';
+  END IF;
+  IF in_cannot_start IS NOT NULL THEN
+    INSERT INTO lane_hold (lane, source, host, until, reason, held_by, job_id)
+    VALUES (j.lane, 'setup', j.claimed_host, clock_timestamp() + make_interval(secs => (in_policy ->> 'setup_hold_s')::float8),
+            in_cannot_start, 'runner ' || j.claimed_by, j.id)
+    ON CONFLICT (lane, source, host) DO UPDATE
+      SET until = EXCLUDED.until, reason = EXCLUDED.reason, held_by = EXCLUDED.held_by, job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
+  END IF;
+
+  -- A cancel asked for while it ran stands, whatever came of the run: nothing was delivered yet.
+  IF j.cancel_requested IS NOT NULL THEN
+    to_state := 'cancelled';
+    to_code := j.cancel_requested;
+  ELSIF in_to = 'pending' AND in_burns AND parks IS NULL AND j.attempts >= j.max_attempts THEN
+    to_state := 'failed';
+    to_code := 'exhausted';
+  ELSIF in_outcome IN ('quota', 'blocked') AND parks IS NULL AND back >= (in_policy ->> 'give_backs')::int THEN
+    parks := 'suspect';
+    asks := 'This job was given back ' || back || ' times in a row, by a provider''s limit or because it was blocked.';
+  END IF;
+  IF in_outcome = 'blocked' AND wait_s IS NULL THEN
+    wait_s := least((in_policy ->> 'blocked_cap_s')::float8, (in_policy ->> 'blocked_base_s')::float8 * 2 ^ least(back - 1, 30));
+  END IF;
+  UPDATE job b
+     SET state = to_state, reason = to_code,
+         finished_at = CASE WHEN to_state IN ('delivered', 'failed', 'cancelled') THEN clock_timestamp() END,
+         attempts = b.attempts - CASE WHEN in_burns THEN 0 ELSE 1 END, given_back = back,
+         claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL, cancel_requested = NULL,
+         parked = CASE WHEN to_state = 'pending' THEN parks END,
+         parked_at = CASE WHEN to_state = 'pending' AND parks IS NOT NULL THEN clock_timestamp() END,
+         question = CASE WHEN to_state = 'pending' THEN asks END,
+         not_before = CASE WHEN to_state = 'pending' THEN clock_timestamp() + make_interval(secs => wait_s) END,
+         not_before_reason = CASE WHEN to_state = 'pending' AND wait_s IS NOT NULL THEN in_wait_reason END,
+         result_attempt = CASE WHEN to_state = 'publishing' THEN a.id END,
+         summary = coalesce(nullif(in_summary, ''), b.summary)
+   WHERE b.id = in_job
+  RETURNING b.state, b.reason INTO to_state, to_code;
+  UPDATE attempt b
+     SET ended_at = clock_timestamp(), outcome = in_outcome, burned = in_burns, reason = in_reason, summary = in_summary,
+         exit_code = in_exit_code, usage = in_usage, output_head = in_output_head, output_tail = in_output_tail
+   WHERE b.id = a.id;
+  INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
+  VALUES (in_job, 'runner ' || j.claimed_by, 'settle', 'claimed', to_state, to_code,
+          jsonb_build_object('claim_no', j.claim_no, 'outcome', in_outcome, 'burned', in_burns));
+
+  IF to_state IN ('delivered', 'failed', 'cancelled') THEN
+    PERFORM job_ended(in_job);
+  ELSIF to_state = 'publishing' THEN
+    PERFORM pg_notify('tireless_publish', '');
+  ELSIF to_state = 'pending' THEN
+    PERFORM pg_notify('tireless_lane', j.lane);
+  END IF;
+  PERFORM pg_notify('tireless_mirror', '');
+  IF place.limited THEN
+    PERFORM wake_repository(place.id, 'runner ' || j.claimed_by);
+  END IF;
+  RETURN 'done';
+END $$;
+
+-- ------------------------------------------------------------------------------------------------ sweeps
+
+-- Take back claims whose lease has ended: asked to cancel, else a recorded result, else none left, else pending again.
+-- Waits for nobody: what is locked is renewed or settled at this moment.
+CREATE FUNCTION expire_claims(up_to int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  stale bigint[];
+  m     record;
+  moved int := 0;
+BEGIN
+  WITH late AS MATERIALIZED (
+    SELECT j.id FROM job j WHERE j.state = 'claimed' AND j.claim_expires_at < clock_timestamp()
+     ORDER BY j.id LIMIT up_to FOR NO KEY UPDATE SKIP LOCKED
+  )
+  SELECT coalesce(array_agg(late.id), '{}') INTO stale FROM late;
+  -- A new statement, a new snapshot: a result recorded while the claims were being locked is seen.
+  FOR m IN
+    WITH late AS MATERIALIZED (
+      SELECT j.id, j.claim_token, j.claim_no, j.claimed_by, a.id AS attempt_id, a.recorded_at IS NOT NULL AS recorded,
+             (SELECT right(string_agg(o.text, '' ORDER BY o.seq), 16000) FROM output_chunk o WHERE o.attempt_id = a.id) AS output
+        FROM job j JOIN attempt a ON a.job_id = j.id AND a.claim_no = j.claim_no
+       WHERE j.id = ANY (stale)
+    ), moved AS (
+      UPDATE job j
+         SET state = CASE WHEN j.cancel_requested IS NOT NULL THEN 'cancelled' WHEN t.recorded THEN 'publishing'
+                          WHEN j.attempts >= j.max_attempts THEN 'failed' ELSE 'pending' END,
+             reason = CASE WHEN j.cancel_requested IS NOT NULL THEN j.cancel_requested WHEN t.recorded THEN NULL
+                           WHEN j.attempts >= j.max_attempts THEN 'exhausted' END,
+             finished_at = CASE WHEN j.cancel_requested IS NOT NULL OR (NOT t.recorded AND j.attempts >= j.max_attempts)
+                                THEN clock_timestamp() END,
+             result_attempt = CASE WHEN j.cancel_requested IS NULL AND t.recorded THEN t.attempt_id END,
+             given_back = 0, cancel_requested = NULL,
+             claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL
+        FROM late t WHERE j.id = t.id
+      RETURNING j.id, j.state, j.reason, j.lane
+    ), ended AS (
+      UPDATE attempt a
+         SET ended_at = clock_timestamp(), outcome = CASE WHEN s.state = 'publishing' THEN 'done' ELSE 'lease_lost' END, burned = true,
+             reason = 'the lease ended without a word of the runner', output_tail = t.output
+        FROM late t JOIN moved s ON s.id = t.id WHERE a.id = t.attempt_id
+    ), told AS (
+      INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
+      SELECT s.id, 'sweeper', 'expire', 'claimed', s.state, s.reason, jsonb_build_object('claim_no', t.claim_no, 'runner', t.claimed_by)
+        FROM moved s JOIN late t ON t.id = s.id
+    ), voided AS (
+      UPDATE lane l SET probing = l.probe_since + probe_lives() > clock_timestamp(), probe_token = NULL, probe_since = NULL
+        FROM late t WHERE l.probe_token = t.claim_token
+      RETURNING l.name
+    )
+    SELECT s.id, s.state, s.lane, v.name AS probed FROM moved s LEFT JOIN voided v ON v.name = s.lane ORDER BY s.id
+  LOOP
+    moved := moved + 1;
+    IF m.state IN ('failed', 'cancelled') THEN
+      PERFORM job_ended(m.id);
+    ELSIF m.state = 'publishing' THEN
+      PERFORM pg_notify('tireless_publish', '');
+    END IF;
+    IF m.state = 'pending' OR m.probed IS NOT NULL THEN
+      PERFORM pg_notify('tireless_lane', m.lane);
+    END IF;
+    PERFORM pg_notify('tireless_mirror', '');
+  END LOOP;
+  RETURN moved;
+END $$;
+
+-- Wake what time wakes. One with no attempt left that nobody need be asked about ends instead.
+CREATE FUNCTION wake_due(up_to int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  due    bigint[];
+  places bigint[];
+  m      record;
+  moved  int := 0;
+BEGIN
+  -- More than is taken below, so that locked ones do not hide the rest.
+  SELECT array_agg(d.id), array_agg(DISTINCT d.repository_id) INTO due, places FROM (
+    SELECT j.id, j.repository_id FROM job j WHERE j.state = 'waiting' AND j.not_before <= clock_timestamp()
+     ORDER BY j.not_before, j.id LIMIT up_to * 4) d;
+  PERFORM FROM repository r WHERE r.id = ANY (places) ORDER BY r.id FOR NO KEY UPDATE;
+  FOR m IN
+    WITH mine AS MATERIALIZED (
+      SELECT j.id, j.attempts >= j.max_attempts AND j.parked IS NULL AND NOT j.hold AND j.waits_for = '{}'
+                   AND NOT j.repository_full AND NOT j.day_limit AS exhausted
+        FROM job j WHERE j.id = ANY (due) AND j.state = 'waiting' AND j.not_before <= clock_timestamp()
+       ORDER BY j.not_before, j.id LIMIT up_to FOR NO KEY UPDATE SKIP LOCKED
+    ), moved AS (
+      UPDATE job j
+         SET not_before = NULL, not_before_reason = NULL,
+             state = CASE WHEN t.exhausted THEN 'failed' ELSE 'pending' END, reason = CASE WHEN t.exhausted THEN 'exhausted' END,
+             finished_at = CASE WHEN t.exhausted THEN clock_timestamp() END
+        FROM mine t WHERE j.id = t.id
+      RETURNING j.id, j.state, j.reason, j.lane
+    ), told AS (
+      INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
+      SELECT s.id, 'sweeper', CASE WHEN s.state = 'failed' THEN 'exhaust' ELSE 'wake' END, 'waiting', s.state, s.reason
+        FROM moved s WHERE s.state <> 'waiting'
+    )
+    SELECT s.id, s.state, s.lane FROM moved s ORDER BY s.id
+  LOOP
+    moved := moved + 1;
+    IF m.state = 'failed' THEN
+      PERFORM job_ended(m.id);
+    ELSIF m.state = 'pending' THEN
+      PERFORM pg_notify('tireless_lane', m.lane);
+    END IF;
+  END LOOP;
+  RETURN moved;
+END $$;
+
+-- Wake what stepped aside for a limit, wherever there is room again: a new day, a changed limit, a job woken in vain.
+CREATE FUNCTION wake_full() RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  place bigint;
+  woken int := 0;
+BEGIN
+  FOR place IN
+    SELECT DISTINCT j.repository_id FROM job j WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) ORDER BY 1
+  LOOP
+    PERFORM FROM repository r WHERE r.id = place FOR NO KEY UPDATE;
+    woken := woken + wake_repository(place, 'sweeper');
+  END LOOP;
+  RETURN woken;
+END $$;
+
+-- End the holds that are due, and probes that have lived long enough. How many holds ended.
+CREATE FUNCTION end_due_holds() RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  h     record;
+  ended int := 0;
+BEGIN
+  FOR h IN SELECT d.lane, d.source, d.host FROM lane_hold d WHERE d.until <= clock_timestamp() ORDER BY 1, 2, 3 LOOP
+    IF end_hold(h.lane, h.source, h.host, true) THEN
+      ended := ended + 1;
+    END IF;
+  END LOOP;
+  FOR h IN
+    UPDATE lane l SET probing = false, probe_token = NULL, probe_since = NULL
+     WHERE l.probing AND l.probe_token IS NOT NULL AND l.probe_since + probe_lives() <= clock_timestamp()
+    RETURNING l.name
+  LOOP
+    PERFORM pg_notify('tireless_lane', h.name);
+  END LOOP;
+  RETURN ended;
+END $$;
+
+-- ------------------------------------------------------------------------------------------------ what explain reads
+
+-- The first gate after enqueue that keeps a job from being claimed; null: a runner of its lane, on a host that has no
+-- hold of its own, takes it when nothing else is pending. CLAIM's WHERE and claim_counted() ask the same in the same order.
+CREATE VIEW job_gate AS
+SELECT j.id AS job_id, j.issue_id, j.lane, j.state,
+       CASE WHEN j.state = 'waiting' THEN j.reason
+            WHEN NOT l.configured THEN 'lane_not_configured'
+            WHEN h.source IS NOT NULL THEN 'lane_held'
+            WHEN running_in_lane(j.lane) >= l.max_running THEN 'lane_full'
+            WHEN running_in_repository(j.repository_id) >= r.max_running THEN 'repository_full'
+            WHEN runs_today(j.repository_id) >= r.max_runs_per_day THEN 'day_limit'
+            WHEN l.probing AND l.probe_token IS NOT NULL AND l.probe_since + probe_lives() > clock_timestamp() THEN 'probing'
+       END AS gate,
+       h.source AS hold_source, h.reason AS hold_reason, h.until AS hold_until, h.held_by AS hold_by,
+       ARRAY(SELECT s.host FROM lane_hold s WHERE s.lane = j.lane AND s.host <> '' ORDER BY 1) AS held_hosts,
+       l.max_running AS lane_max_running, r.max_running AS repository_max_running, r.max_runs_per_day,
+       j.not_before
+  FROM job j
+  JOIN lane l ON l.name = j.lane
+  JOIN repository r ON r.id = j.repository_id
+  LEFT JOIN LATERAL (
+    SELECT d.source, d.reason, d.until, d.held_by FROM lane_hold d WHERE d.lane = j.lane AND d.host = ''
+     ORDER BY array_position(ARRAY['operator', 'quota', 'breaker'], d.source) LIMIT 1) h ON true
+ WHERE j.state IN ('pending', 'waiting');
