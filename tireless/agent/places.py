@@ -1,0 +1,219 @@
+"""The directories of runs below one root: made, locked while in use, and removed; never anything outside the root.
+
+ROOT/.tireless-workspaces        the mark of a root of ours; without it nothing is ever removed
+ROOT/cache/KEY.git               a bare copy of a repository, shared by its runs; KEY.lock beside it
+ROOT/runs/KEY/tree               the agent's work tree, and its alone
+ROOT/runs/KEY/exchange           job.json, prompt.md, result.json: written by us before, by the agent during the run
+ROOT/runs/KEY/own                ours: repository, index, lock; the agent is never told of it
+ROOT/saved/KEY.bundle            work that was not delivered
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tireless.errors import WorkspaceError
+
+_MARK = ".tireless-workspaces"
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LOCK_TICK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The directories of one run. `lock` is an open descriptor: while it is, no clean-up takes the run for dead."""
+
+    key: str
+    path: Path
+    lock: int
+    tree_id: tuple[int, int]
+    """Device and inode of `tree` as we made it."""
+
+    @property
+    def tree(self) -> Path:
+        """The work tree."""
+        return self.path / "tree"
+
+    @property
+    def exchange(self) -> Path:
+        """What agent and runner hand each other: TIRELESS_RUN_DIR."""
+        return self.path / "exchange"
+
+    @property
+    def own(self) -> Path:
+        """Ours alone."""
+        return self.path / "own"
+
+    def check_tree(self) -> str | None:
+        """Why the tree may not be read: it is gone, or no longer the directory that we made. None: it may."""
+        try:
+            found = os.lstat(self.tree)
+            inside = os.lstat(self.tree / ".git")
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        if not stat.S_ISDIR(found.st_mode) or (found.st_dev, found.st_ino) != self.tree_id:
+            return "the work tree was replaced"
+        if not stat.S_ISDIR(inside.st_mode):
+            return "the .git of the work tree is no directory any more"
+        return None
+
+
+class Places:
+    """One root. Keys are made by us from ids; a key that could lead elsewhere is refused."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.abspath(root))
+
+    def open(self, *, shared: bool = False) -> None:
+        """Make or check the root. `shared`: other users (run_as) must be able to pass through it."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            mark = self.root / _MARK
+            if not mark.exists():
+                if any(self.root.iterdir()):
+                    raise WorkspaceError(
+                        f"the workspace root {self.root} is not empty and not ours; name an empty directory"
+                    )
+                mark.touch(0o600)
+            self._plain(self.root)
+            self.root.chmod(0o711 if shared else 0o700)
+            for name, mode in (("cache", 0o700), ("runs", 0o711 if shared else 0o700), ("saved", 0o700)):
+                (self.root / name).mkdir(mode=mode, exist_ok=True)
+                self._plain(self.root / name)
+        except OSError as error:
+            raise WorkspaceError(f"could not use the workspace root {self.root}: {error}") from error
+
+    def create(self, key: str) -> Home:
+        """Make the directories of a new run."""
+        path = self._run(key)
+        try:
+            path.mkdir(mode=0o711)
+            for name in ("tree", "exchange", "own"):
+                (path / name).mkdir(mode=0o700)
+            lock = os.open(path / "own" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            made = os.lstat(path / "tree")
+        except OSError as error:
+            raise WorkspaceError(f"could not make the directories of a run at {path}: {error}") from error
+        return Home(key=key, path=path, lock=lock, tree_id=(made.st_dev, made.st_ino))
+
+    def stale(self) -> list[str]:
+        """Keys of runs that no living process holds: what crashed runners of this host left."""
+        entries = sorted((self.root / "runs").iterdir())
+        ours = (entry for entry in entries if _KEY.fullmatch(entry.name) and entry.is_dir())
+        return [entry.name for entry in ours if not _held(entry / "own" / "lock")]
+
+    async def remove(self, key: str) -> None:
+        """Remove a run's directories; gone already is as good. Verified: WorkspaceError if anything is left."""
+        await asyncio.to_thread(self._remove, self._run(key))
+
+    def release(self, home: Home) -> None:
+        """Let go of a run that stays on disk."""
+        with contextlib.suppress(OSError):
+            os.close(home.lock)
+
+    def has_run(self, key: str) -> bool:
+        """Is there a run of this key on disk?"""
+        return bool(_KEY.fullmatch(key)) and os.path.lexists(self.root / "runs" / key)
+
+    def cache(self, key: str) -> Path:
+        """The bare repository for a repository's key."""
+        return self.root / "cache" / f"{_checked(key)}.git"
+
+    def saved(self, key: str) -> Path:
+        """Where undelivered work of a run is kept."""
+        return self.root / "saved" / f"{_checked(key)}.bundle"
+
+    @contextlib.asynccontextmanager
+    async def locked(self, cache: Path, *, limit_s: float) -> AsyncIterator[int]:
+        """Hold a cache's lock; yields the descriptor, for git to hold as well: it may outlive us."""
+        path = cache.with_suffix(".lock")
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            # Asked for again and again: a thread that blocks in flock could not be called off.
+            for _ in range(max(1, int(limit_s / _LOCK_TICK_S))):
+                if _flock(lock):
+                    break
+                await asyncio.sleep(_LOCK_TICK_S)
+            else:
+                raise WorkspaceError(f"another process has held {path} for {limit_s:.0f} s; look who does")
+            yield lock
+        finally:
+            os.close(lock)
+
+    def _run(self, key: str) -> Path:
+        return self.root / "runs" / _checked(key)
+
+    def _remove(self, path: Path) -> None:
+        for part in (self.root, path.parent):
+            self._plain(part)
+        if not (self.root / _MARK).is_file():
+            raise WorkspaceError(f"refused to remove {path}: {self.root} does not carry our mark {_MARK}")
+        try:
+            if stat.S_ISDIR(os.lstat(path).st_mode):
+                shutil.rmtree(path, onerror=_open_and_retry)  # does not follow links
+            else:
+                path.unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise WorkspaceError(f"could not remove {path}: {error}; remove it by hand") from error
+        if os.path.lexists(path):
+            raise WorkspaceError(f"{path} is still there after its removal; something writes to it")
+
+    def _plain(self, path: Path) -> None:
+        """A directory of ours itself, not a link to one."""
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise WorkspaceError(f"{path} is a link or belongs to another user: refused to work below it")
+
+
+def _open_and_retry(function: Callable[..., object], path: str, _info: object) -> None:
+    """An agent may leave directories that nobody can write or list (a Go module cache does): open them and go on."""
+    parent = os.path.dirname(path)
+    for one in (parent, path):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(os.lstat(one).st_mode):
+                os.chmod(one, 0o700)
+    try:
+        if function in (os.rmdir, os.unlink):
+            function(path)
+        else:
+            shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+
+
+def _held(lock: Path) -> bool:
+    """Does a living process hold this lock?"""
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return not _flock(fd)
+    finally:
+        os.close(fd)
+
+
+def _flock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise WorkspaceError(f"{key!r} cannot be the name of a workspace")
+    return key
