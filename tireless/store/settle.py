@@ -1,0 +1,174 @@
+"""The runner's last word on an attempt, and what it makes of the job; fenced by the claim token, once.
+
+The token dies with the sweep, not with the clock: finished work still settles after an outage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import assert_never
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from tireless.domain import retry
+from tireless.domain.job import Failure, Parked, State
+from tireless.domain.outcome import Outcome, burns
+from tireless.errors import StoreError
+from tireless.store.db import Connection, clean_text, jsonb, translate
+from tireless.store.record import Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What holds and give-backs go by; seconds and counts. The defaults are the design's."""
+
+    quota_base_s: float = retry.QUOTA_BASE_S
+    max_hold_s: float = retry.MAX_HOLD_S
+    blocked_base_s: float = retry.BLOCKED_BASE_S
+    blocked_cap_s: float = retry.BLOCKED_CAP_S
+    breaker_failures: int = 5
+    breaker_issues: int = 3
+    breaker_base_s: float = retry.BREAKER_BASE_S
+    breaker_cap_s: float = retry.BREAKER_CAP_S
+    setup_hold_s: float = 900.0
+    give_backs: int = 6
+    """The give-back in a row, by quota or blocked, that parks a job as suspect."""
+
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an attempt ended, as the runner says it.
+
+    `wake_s`: the backoff, chosen by the caller (domain.retry), for outcomes that come back by themselves.
+    `asked_s`: the wait or hold that the agent named (blocked, quota); without one the policy's doubling.
+    `cannot_start`: why the lane's command cannot be started on this host; holds (lane, host).
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    summary: str = ""
+    question: str | None = None
+    exit_code: int | None = None
+    usage: Mapping[str, object] | None = None
+    output_head: str = ""
+    output_tail: str = ""
+    wake_s: float | None = None
+    asked_s: float | None = None
+    cannot_start: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What an outcome makes of its job: `to` a state (pending rests as its waits say); what the breaker counts."""
+
+    to: State
+    code: str | None = None
+    parked: Parked | None = None
+    wait_s: float | None = None
+    wait_reason: str | None = None
+    counts: int = 0
+    """1 a failure, -1 a success, 0 says nothing about the agent."""
+
+
+def fate(ending: Ending) -> Fate:
+    """The table of outcomes. A job with no attempt left, and one asked to cancel, end otherwise: the database knows."""
+    match ending.outcome:
+        case Outcome.DONE:
+            return Fate(State.PUBLISHING, counts=-1)
+        case Outcome.NO_CHANGE:
+            return Fate(State.DELIVERED, code=Outcome.NO_CHANGE.value, counts=-1)
+        case Outcome.NEEDS_INPUT:
+            return Fate(State.PENDING, parked=Parked.NEEDS_INPUT, counts=-1)
+        case Outcome.BLOCKED:
+            asked = None if ending.asked_s is None else min(ending.asked_s, retry.PROMISE_CAP_S)
+            return Fate(State.PENDING, wait_s=asked, wait_reason="blocked")
+        case Outcome.QUOTA | Outcome.SHUTDOWN:
+            return Fate(State.PENDING)
+        case Outcome.RETRY:
+            return Fate(State.PENDING, wait_s=_backoff(ending), wait_reason="backoff", counts=1)
+        case Outcome.FAILED:
+            return Fate(State.FAILED, code=Failure.REJECTED.value, counts=1)
+        case Outcome.AGENT_ERROR | Outcome.NO_EVIDENCE | Outcome.PROTOCOL_ERROR | Outcome.TIMEOUT | Outcome.STALLED:
+            return Fate(State.PENDING, wait_s=_backoff(ending), wait_reason="backoff", counts=1)
+        case Outcome.WORKSPACE_ERROR:
+            if ending.cannot_start is not None:
+                return Fate(State.PENDING)  # this host is held, another one may have the command
+            return Fate(State.PENDING, wait_s=_backoff(ending), wait_reason="backoff")
+        case Outcome.CANCELLED:
+            return Fate(State.CANCELLED, code="operator")
+        case Outcome.LEASE_LOST:
+            raise ValueError("a lost lease is not settled: the sweep that took the job has spoken")
+        case _:
+            assert_never(ending.outcome)
+
+
+def _backoff(ending: Ending) -> float:
+    if ending.wake_s is None:
+        raise ValueError(f"settling as {ending.outcome}: want wake_s, the backoff (domain.retry.backoff_s)")
+    return ending.wake_s
+
+
+SETTLE = """
+SELECT settle_claim(
+  in_job => %(job_id)s::bigint, in_token => %(token)s::uuid, in_outcome => %(outcome)s, in_burns => %(burns)s::boolean,
+  in_to => %(to)s, in_code => %(code)s, in_parked => %(parked)s, in_question => %(question)s,
+  in_wait_s => %(wait_s)s::float8, in_wait_reason => %(wait_reason)s,
+  in_reason => %(reason)s, in_summary => %(summary)s, in_exit_code => %(exit_code)s::int, in_usage => %(usage)s::jsonb,
+  in_output_head => %(output_head)s, in_output_tail => %(output_tail)s,
+  in_asked_s => %(asked_s)s::float8, in_cannot_start => %(cannot_start)s, in_counts => %(counts)s::int,
+  in_policy => %(policy)s::jsonb)
+"""
+
+
+async def settle(conn: Connection, job_id: int, token: UUID, ending: Ending, *, policy: Policy = POLICY) -> Answer:
+    """The runner's last word on its attempt: one statement, so one transaction of its own.
+
+    Ends the attempt and moves the job with everything that hangs on it: event, child and counter, breaker and holds,
+    look. DONE; ALREADY when this attempt ended thus before; LOST when the claim went to somebody else, or was swept.
+    A cancel asked for meanwhile stands, whatever the outcome. StoreError (done_has_a_record) when `done` comes without
+    record_result; ValueError when a backoff is missing.
+    """
+    if ending.outcome is Outcome.LEASE_LOST:
+        return Answer.LOST
+    with translate(f"settling job {job_id} as {ending.outcome}"):
+        row = await (await conn.execute(SETTLE, _settled(job_id, token, ending, policy))).fetchone()
+    if row is None:
+        raise StoreError(f"settling job {job_id} gave no answer: the function settle_claim was replaced")
+    return Answer(row[0])
+
+
+def _settled(job_id: int, token: UUID, ending: Ending, policy: Policy) -> dict[str, object]:
+    becomes = fate(ending)
+    return {
+        "job_id": job_id,
+        "token": token,
+        "outcome": ending.outcome.value,
+        "burns": burns(ending.outcome),
+        "to": becomes.to.value,
+        "code": becomes.code,
+        "parked": becomes.parked.value if becomes.parked else None,
+        "question": None if ending.question is None else clean_text(ending.question),
+        "wait_s": becomes.wait_s,
+        "wait_reason": becomes.wait_reason,
+        "reason": clean_text(ending.reason),
+        "summary": clean_text(ending.summary),
+        "exit_code": ending.exit_code,
+        "usage": None if ending.usage is None else jsonb(dict(ending.usage)),
+        "output_head": _bounded(ending.output_head),
+        "output_tail": _bounded(ending.output_tail, last=True),
+        "asked_s": ending.asked_s,
+        "cannot_start": None if ending.cannot_start is None else clean_text(ending.cannot_start),
+        "counts": becomes.counts,
+        "policy": Jsonb(asdict(policy)),
+    }
+
+
+def _bounded(text: str, *, last: bool = False) -> str:
+    """At most 64 KiB of UTF-8, from the front or from the end, cut between characters."""
+    data = clean_text(text).encode()
+    return (data[-65_536:] if last else data[:65_536]).decode(errors="ignore")
