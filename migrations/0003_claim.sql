@@ -56,6 +56,33 @@ BEGIN
   PERFORM pg_notify('tireless_mirror', '');
 END $$;
 
+-- Cancel a job in whatever state: 'cancelled'; 'requested' of the runner that has it; 'too_late', since something of it
+-- may be on the forge; 'ended' before; null: no such job. `code` is the reason it ends with.
+CREATE FUNCTION cancel_job(of_job bigint, by text, code text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  j job;
+BEGIN
+  SELECT * INTO j FROM job WHERE id = of_job FOR NO KEY UPDATE;
+  CASE
+    WHEN j.id IS NULL THEN RETURN NULL;
+    WHEN j.state IN ('delivered', 'failed', 'cancelled') THEN RETURN 'ended';
+    WHEN j.state = 'publishing' AND j.publish_began_at IS NOT NULL THEN RETURN 'too_late';
+    WHEN j.state = 'claimed' THEN
+      IF j.cancel_requested IS NULL THEN
+        UPDATE job SET cancel_requested = code WHERE id = of_job;
+        INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
+        VALUES (of_job, by, 'cancel asked', 'claimed', 'claimed', code);
+      END IF;
+      RETURN 'requested';
+    ELSE
+      UPDATE job SET state = 'cancelled', reason = code, finished_at = clock_timestamp(), publish_reason = NULL,
+                     publish_by = NULL, publish_token = NULL, publish_until = NULL, publish_not_before = NULL WHERE id = of_job;
+      INSERT INTO job_event (job_id, who, what, from_state, to_state, reason) VALUES (of_job, by, 'cancel', j.state, 'cancelled', code);
+      PERFORM job_ended(of_job);
+      RETURN 'cancelled';
+  END CASE;
+END $$;
+
 -- ------------------------------------------------------------------------------------------------ limits
 
 -- The latch of a lane, for pg_advisory_xact_lock.

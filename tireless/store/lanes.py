@@ -1,0 +1,193 @@
+"""Lane rows as the configuration of `serve` has them, the lock that shuts claims out, and what people see of lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from psycopg import errors
+from psycopg.rows import class_row, dict_row
+
+from tireless.domain.routing import Lane
+from tireless.errors import StoreUnavailable
+from tireless.store.db import Connection, transaction, translate
+
+# ------------------------------------------------------------------------------------------------ no claims
+
+# Every claim writes `attempt`: this lock waits for the claims begun before, and lets none begin.
+SHUT_OUT = "LOCK TABLE attempt IN SHARE MODE"
+LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(ms)s::text, true)"
+
+# Claims queue behind a waiting lock, so each try is short. The last ones outlast deadlock_timeout (1 s), which is when
+# an autovacuum of the table gives way.
+_TRIES_MS = (100, 100, 200, 200, 500, 500, 2000, 2000, 2000, 5000)
+
+
+@contextlib.asynccontextmanager
+async def no_claims(conn: Connection, doing: str) -> AsyncIterator[None]:
+    """A transaction that begins when every claim begun before has committed, and during which none begins.
+
+    What it commits, every later claim sees. Keep it short. StoreUnavailable when somebody keeps `attempt` locked.
+    """
+    async with transaction(conn, doing):
+        for wait_ms in _TRIES_MS:
+            if await _shut_out(conn, doing, wait_ms):
+                break
+            await asyncio.sleep(0.01)  # let the claims that queued behind us through
+        else:
+            raise StoreUnavailable(
+                f"{doing}: another session keeps the table `attempt` locked: end it (see pg_locks), then repeat this"
+            )
+        yield
+
+
+async def _shut_out(conn: Connection, doing: str, wait_ms: int) -> bool:
+    try:
+        with translate(doing):
+            async with conn.transaction():  # a savepoint: a timeout undoes this try only
+                await conn.execute(LOCK_TIMEOUT, {"ms": f"{wait_ms}ms"})
+                await conn.execute(SHUT_OUT)
+                await conn.execute(LOCK_TIMEOUT, {"ms": "0"})
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, errors.LockNotAvailable):
+            return False
+        raise
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ configuration
+
+BEGINS_TO_COUNT = """
+SELECT EXISTS (SELECT FROM lane l WHERE l.name = ANY (%(limited)s::text[]) AND NOT l.counted)
+"""
+CONFIGURE_LANE = """
+INSERT INTO lane (name, position, kinds, is_default, children_of_plan, lease_s, max_attempts, backoff_base_s,
+                  backoff_cap_s, run_timeout_s, stall_timeout_s, max_running, repository_limits)
+VALUES (%(name)s, %(position)s::int, %(kinds)s::text[], %(is_default)s::boolean, %(children_of_plan)s,
+        %(lease_s)s::float8, %(max_attempts)s::int, %(backoff_base_s)s::float8, %(backoff_cap_s)s::float8,
+        %(run_timeout_s)s::float8, %(stall_timeout_s)s::float8, %(max_running)s::int,
+        EXISTS (SELECT FROM repository r WHERE r.tracked AND num_nonnulls(r.max_running, r.max_runs_per_day) > 0))
+ON CONFLICT (name) DO UPDATE
+   SET position = EXCLUDED.position, kinds = EXCLUDED.kinds, is_default = EXCLUDED.is_default,
+       children_of_plan = EXCLUDED.children_of_plan, lease_s = EXCLUDED.lease_s, max_attempts = EXCLUDED.max_attempts,
+       backoff_base_s = EXCLUDED.backoff_base_s, backoff_cap_s = EXCLUDED.backoff_cap_s,
+       run_timeout_s = EXCLUDED.run_timeout_s, stall_timeout_s = EXCLUDED.stall_timeout_s,
+       max_running = EXCLUDED.max_running, repository_limits = EXCLUDED.repository_limits, configured = true
+"""
+CLOSE_LANES = "UPDATE lane SET configured = false WHERE configured AND name <> ALL (%(names)s::text[]) RETURNING name"
+OPENED = "SELECT pg_notify('tireless_lane', name) FROM unnest(%(names)s::text[]) AS name"
+
+
+async def sync_lanes(conn: Connection, lanes: Sequence[Lane]) -> list[str]:
+    """Write the configured lanes; those that are gone from it stay, closed. Returns the names closed by this call.
+
+    A transaction of its own. A limit that is new holds for every claim from the commit on, claims under way included.
+    """
+    doing = "writing the configured lanes"
+    limited = [lane.name for lane in lanes if lane.max_running is not None]
+    with translate(doing):
+        row = await (await conn.execute(BEGINS_TO_COUNT, {"limited": limited})).fetchone()
+        around = no_claims(conn, doing) if row and row[0] else transaction(conn, doing)
+        async with around:
+            # By name, in the order of locks; children_of_plan may point ahead, its key is deferred.
+            for position, lane in sorted(enumerate(lanes), key=lambda at: at[1].name):
+                await conn.execute(CONFIGURE_LANE, _configured(lane, position))
+            names = [lane.name for lane in lanes]
+            closed = [str(name) async for (name,) in await conn.execute(CLOSE_LANES, {"names": names})]
+            await conn.execute(OPENED, {"names": names})
+    return sorted(closed)
+
+
+def _configured(lane: Lane, position: int) -> dict[str, object]:
+    return {
+        "name": lane.name,
+        "position": position,
+        "kinds": [kind.value for kind in lane.kinds],
+        "is_default": lane.is_default,
+        "children_of_plan": lane.children_of_plan,
+        "lease_s": lane.lease_s,
+        "max_attempts": lane.max_attempts,
+        "backoff_base_s": lane.backoff_base_s,
+        "backoff_cap_s": lane.backoff_cap_s,
+        "run_timeout_s": lane.run_timeout_s,
+        "stall_timeout_s": lane.stall_timeout_s,
+        "max_running": lane.max_running,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ what people see
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRow:
+    """Why a lane is held: by which source, for every host or one, until when (None: until released)."""
+
+    lane: str
+    source: str
+    host: str
+    until: datetime | None
+    reason: str
+    held_by: str
+    job_id: int | None
+    began_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRow:
+    """A lane with its live jobs counted by state (`parked` is part of `waiting`), its holds, probe and breaker."""
+
+    name: str
+    position: int
+    kinds: list[str]
+    is_default: bool
+    configured: bool
+    lease_s: float
+    max_running: int | None
+    probing: bool
+    probe_since: datetime | None
+    pending: int
+    waiting: int
+    parked: int
+    claimed: int
+    publishing: int
+    oldest_pending_at: datetime | None
+    failures: int
+    opened: int
+    holds: list[HoldRow] = field(default_factory=list)
+
+
+LANES = """
+SELECT l.name, l.position, l.kinds, l.is_default, l.configured, l.lease_s, l.max_running, l.probing, l.probe_since,
+       coalesce(n.pending, 0) AS pending, coalesce(n.waiting, 0) AS waiting, coalesce(n.parked, 0) AS parked,
+       coalesce(n.claimed, 0) AS claimed, coalesce(n.publishing, 0) AS publishing, n.oldest_pending_at,
+       coalesce(b.failures, 0) AS failures, coalesce(b.opened, 0) AS opened
+  FROM lane l
+  LEFT JOIN lane_breaker b ON b.lane = l.name
+  LEFT JOIN (
+    -- Live rows only: the predicate is that of one_live_job_per_issue.
+    SELECT j.lane, count(*) FILTER (WHERE j.state = 'pending') AS pending,
+           count(*) FILTER (WHERE j.state = 'waiting') AS waiting,
+           count(*) FILTER (WHERE j.state = 'waiting' AND j.parked IS NOT NULL) AS parked,
+           count(*) FILTER (WHERE j.state = 'claimed') AS claimed,
+           count(*) FILTER (WHERE j.state = 'publishing') AS publishing,
+           min(j.created_at) FILTER (WHERE j.state = 'pending') AS oldest_pending_at
+      FROM job j WHERE j.state IN ('pending', 'waiting', 'claimed', 'publishing') GROUP BY j.lane) n ON n.lane = l.name
+ ORDER BY l.configured DESC, l.position, l.name
+"""
+HOLDS = """
+SELECT h.lane, h.source, h.host, h.until, h.reason, h.held_by, h.job_id, h.began_at
+  FROM lane_hold h ORDER BY h.lane, h.source, h.host
+"""
+
+
+async def lane_rows(conn: Connection) -> list[LaneRow]:
+    """Every lane, the configured ones first and in their order."""
+    with translate("reading the lanes"):
+        async with conn.cursor(row_factory=class_row(HoldRow)) as cursor:
+            holds = await (await cursor.execute(HOLDS)).fetchall()
+        async with conn.cursor(row_factory=dict_row) as rows:
+            found = await (await rows.execute(LANES)).fetchall()
+    return [LaneRow(**row, holds=[hold for hold in holds if hold.lane == row["name"]]) for row in found]

@@ -1,0 +1,126 @@
+"""What time moves: claims whose lease ended, waits that are due, holds that end, rows past their retention.
+
+Bounded steps, each a transaction of its own on an autocommit connection; nobody who holds a lock is waited for, but for
+a repository's. Knows nothing of kinds, agents or forges; any number of sweepers may run.
+"""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from tireless.store.db import Connection, translate
+
+EXPIRE = "SELECT expire_claims(%(limit)s::int)"
+
+
+async def expire_stale_claims(conn: Connection, *, limit: int = 100) -> int:
+    """Take back every claim whose lease has ended by the database's clock; how many moved.
+
+    In this order: asked to cancel → cancelled; a result was recorded → publishing; no attempt left → failed: exhausted;
+    else pending again, in its turn. A live lease is not touched.
+    """
+    return await _in_steps(conn, EXPIRE, limit, "sweeping expired claims")
+
+
+WAKE_DUE = "SELECT wake_due(%(limit)s::int)"
+
+
+async def wake_due(conn: Connection, *, limit: int = 100) -> int:
+    """Wake the jobs whose backoff or block is over; one with no attempt left ends exhausted. How many moved."""
+    return await _in_steps(conn, WAKE_DUE, limit, "waking due jobs")
+
+
+WAKE_FULL = "SELECT wake_full()"
+
+
+async def wake_full(conn: Connection) -> int:
+    """Wake jobs that stepped aside for a repository's limit wherever there is room again; how many."""
+    return await _number(conn, WAKE_FULL, {}, "waking jobs of repositories with room")
+
+
+END_HOLDS = "SELECT end_due_holds()"
+
+
+async def end_holds(conn: Connection) -> int:
+    """Remove the holds that are due; after a quota or breaker hold the lane's next claim is a probe. How many ended."""
+    return await _number(conn, END_HOLDS, {}, "ending lane holds that are due")
+
+
+# Attempts, events and output go with their job. Issues, verdicts and children stay, and with them the `answered` marks
+# that keep an old label from asking again.
+PRUNE_JOBS = """
+WITH old AS MATERIALIZED (
+  SELECT j.id FROM job j WHERE j.finished_at < clock_timestamp() - make_interval(secs => %(keep_s)s::float8)
+   ORDER BY j.finished_at, j.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM job j WHERE j.id = ANY (ARRAY(SELECT o.id FROM old o)) RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+PRUNE_REQUESTS = """
+WITH old AS MATERIALIZED (
+  SELECT r.id FROM request r
+   WHERE r.created_at < clock_timestamp() - make_interval(secs => %(keep_s)s::float8)
+     AND NOT EXISTS (SELECT FROM job j WHERE j.request_id = r.id)
+   ORDER BY r.created_at LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM request r WHERE r.id = ANY (ARRAY(SELECT o.id FROM old o)) RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+# What the agent printed at the beginning and at the end is kept with the attempt; the stream is for watching.
+PRUNE_OUTPUT = """
+WITH ended AS MATERIALIZED (
+  SELECT a.id FROM attempt a
+   WHERE a.id IN (SELECT DISTINCT o.attempt_id FROM output_chunk o)
+     AND a.ended_at < clock_timestamp() - interval '1 day'
+   ORDER BY a.id LIMIT %(limit)s::int
+), gone AS (
+  DELETE FROM output_chunk o WHERE o.attempt_id = ANY (ARRAY(SELECT e.id FROM ended e)) RETURNING o.attempt_id
+)
+SELECT count(DISTINCT g.attempt_id) FROM gone g
+"""
+PRUNE_RUNNERS = """
+WITH gone AS (
+  DELETE FROM runner r WHERE r.seen_at < clock_timestamp() - interval '1 day' RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
+
+async def prune(conn: Connection, *, retention_days: float, limit: int = 1000) -> int:
+    """Delete what ended longer ago than `retention_days`, in steps of `limit`; how many jobs and requests went.
+
+    Never an issue, nor a request that still has a job. Live output goes a day after its attempt ended, runners that
+    were not seen for a day are forgotten.
+    """
+    keep = {"keep_s": retention_days * 86_400.0}
+    gone = await _in_steps(conn, PRUNE_JOBS, limit, "pruning jobs", **keep)
+    gone += await _in_steps(conn, PRUNE_REQUESTS, limit, "pruning requests", **keep)
+    await _in_steps(conn, PRUNE_OUTPUT, limit, "pruning output")
+    await _number(conn, PRUNE_RUNNERS, {}, "forgetting runners")
+    return gone
+
+
+LEASES = "SELECT extract(epoch FROM clock_timestamp())::float8, min(l.lease_s), max(l.lease_s) FROM lane l"
+
+
+async def clock_and_leases(conn: Connection) -> tuple[float, float | None, float | None]:
+    """The database's clock in seconds, and the shortest and longest lease of its lanes (None without lanes)."""
+    with translate("reading the clock and the leases"):
+        row = await (await conn.execute(LEASES)).fetchone()
+    return row if row is not None else (0.0, None, None)
+
+
+async def _in_steps(conn: Connection, statement: LiteralString, limit: int, doing: str, **values: float) -> int:
+    """Run a bounded statement until a step is not full; the sum."""
+    total = 0
+    while (moved := await _number(conn, statement, {"limit": limit, **values}, doing)) >= limit:
+        total += moved
+    return total + moved
+
+
+async def _number(conn: Connection, statement: LiteralString, values: dict[str, float], doing: str) -> int:
+    with translate(doing):
+        row = await (await conn.execute(statement, values)).fetchone()
+    return int(row[0]) if row is not None else 0
