@@ -102,6 +102,7 @@ def version_of(install: Path, ids: Ids | None) -> int | None:
 def reachable_install(state: Path, ids: Ids | None, bindir: Path | None) -> tuple[Path, int]:
     """The install and its major version; a copy where the server's user cannot reach it (a venv below /root)."""
     install = find_install(bindir)
+    _demand_access(state, ids)
     if (version := version_of(install, ids)) is not None:
         return install, version
     if ids is None:
@@ -110,9 +111,21 @@ def reachable_install(state: Path, ids: Ids | None, bindir: Path | None) -> tupl
     if (version := version_of(copy, ids)) is None:
         raise EmbeddedError(
             f"user {ids[0]}, whom the private PostgreSQL runs as, cannot run {copy}/bin/postgres: "
-            "choose a state directory that this user can reach, say /var/lib/tireless"
+            "choose a state directory on a file system where programs may run"
         )
     return copy, version
+
+
+def _demand_access(state: Path, ids: Ids | None) -> None:
+    """The server's user must be able to go to the state directory; parents that are in its way stay as they are."""
+    if ids is None:
+        return
+    look = ["/bin/sh", "-c", 'test -x "$0"', str(state)]
+    if subprocess.run(look, cwd="/", timeout=30, **as_user(ids)).returncode:  # noqa: S603 - fixed words and a path
+        raise EmbeddedError(
+            f"user {ids[0]}, whom the private PostgreSQL runs as, cannot reach {state}: "
+            "choose a state directory that this user can reach, say /var/lib/tireless"
+        )
 
 
 def _copied(install: Path, state: Path) -> Path:

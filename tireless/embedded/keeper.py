@@ -25,8 +25,9 @@ from tireless.errors import EmbeddedError
 
 _POLL_S = 0.2
 _LOG_MAX_BYTES = 10_000_000
-_TOO_SOON_S = 3.0
-"""A server that ends sooner was never up: it is not started again."""
+_DEATHS_MAX = 5
+_DEATHS_WITHIN_S = 60.0
+"""A server that dies more often is not started again."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,13 +42,12 @@ _SETTINGS = {
 }
 _FAST = {
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "autovacuum": "off",
     "wal_level": "minimal",
     "max_wal_senders": "0",
 }
-"""For data nobody keeps: a power cut may destroy it, a killed process does not."""
+"""For data nobody keeps: a power cut may destroy them, killing processes does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,12 @@ def keep(state: Path, *, fast: bool, bindir: Path | None, server_user: str) -> N
         # The exclusive lock is kept while the server stops: a new client waits for the end of the old server.
         return not asked_to_stop() and not clients.take(EXCLUSIVE)
 
+    deaths: list[float] = []
     try:
         while _run_server(cluster, wanted):
+            deaths = [at for at in deaths if at > time.monotonic() - _DEATHS_WITHIN_S] + [time.monotonic()]
+            if len(deaths) > _DEATHS_MAX:
+                raise EmbeddedError(f"PostgreSQL dies again and again; its log:\n{tail(cluster.log)}")
             sys.stderr.write("the server died while it was in use: starting it again\n")
     finally:
         if socket_dir(state).parent != state:
@@ -103,17 +107,24 @@ def keep(state: Path, *, fast: bool, bindir: Path | None, server_user: str) -> N
 
 
 def _run_server(cluster: Cluster, wanted: Callable[[], bool]) -> bool:
-    """One life of the server; True when it died though it was wanted, and had been up."""
+    """One life of the server; True when it had been up and died though it was wanted."""
     server = _start(cluster)
-    begun = time.monotonic()
     while server.poll() is None and wanted():
         time.sleep(_POLL_S)
     if server.poll() is None:
         _stop(server)
         return False
-    if time.monotonic() - begun < _TOO_SOON_S:
-        raise EmbeddedError(f"PostgreSQL ended with {server.returncode} at its start; its log:\n{tail(cluster.log)}")
+    if not _was_up(server.pid, cluster.data):
+        raise EmbeddedError(f"PostgreSQL ended with {server.returncode}; its log:\n{tail(cluster.log)}")
     return wanted()
+
+
+def _was_up(pid: int, data: Path) -> bool:
+    """Whether this server, now dead, had accepted connections: its last line in postmaster.pid said so."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (data / "postmaster.pid").read_text().splitlines()
+        return lines[0] == str(pid) and lines[-1].strip() == "ready"
+    return False
 
 
 def _ensure_data(cluster: Cluster) -> None:
@@ -213,9 +224,13 @@ def _clear_leftover(data: Path) -> int | None:
     reap), or a stranger that got the number after a restart of the machine. The way past that check is
     PG_GRANDPARENT_PID: the file stays, and so does the check for shared memory that is still in use.
     """
+    pidfile = data / "postmaster.pid"
     try:
-        pid = int((data / "postmaster.pid").read_text().splitlines()[0])
-    except (FileNotFoundError, ValueError, IndexError):
+        pid = int(pidfile.read_text().splitlines()[0])
+    except FileNotFoundError:
+        return None
+    except (ValueError, IndexError):  # cut short by a full disk or a power cut; PostgreSQL would not start
+        pidfile.unlink()
         return None
     if _kind(pid, data) == "server":
         os.kill(pid, signal.SIGINT)

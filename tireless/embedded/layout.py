@@ -35,9 +35,7 @@ class Lock:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise EmbeddedError(
-                f"opening {path}: {error.strerror}; it belongs to another user: choose a state directory of your own"
-            ) from error
+            raise EmbeddedError(f"opening {path}: {error.strerror}: choose a state directory of your own") from error
 
     def take(self, how: int) -> bool:
         """Try once; False when another process holds it."""
@@ -45,6 +43,8 @@ class Lock:
             fcntl.flock(self._fd, how | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            raise EmbeddedError(f"locking in the state directory: {error.strerror}: choose a local disk") from error
         return True
 
     def close(self) -> None:
