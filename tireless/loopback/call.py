@@ -73,13 +73,16 @@ class Call:
         text = self.param(name)
         return int(text) if text.isascii() and text.isdigit() else 0
 
-    def issue(self, *, missing: int = 404) -> Issue:
-        """The issue of the path, readable by the caller. `missing`: what this endpoint says where there is none."""
+    def issue(self, *, missing: int = 404, anyone: bool = False) -> Issue:
+        """The issue of the path, readable by the caller. `missing`: what this endpoint says where there is none.
+
+        `anyone`: the endpoint does not look whether the caller may read issues, only whether he sees the repository.
+        """
         found = self.repo.issues.get(self.number("index"))
         if found is None:
             raise Refusal(missing, "" if missing == 500 else "not found")
         unit = rights.ISSUES if found.pull is None else rights.PULLS
-        if rights.unit_level(self.world, self.doer, self.repo, unit) < Level.READ:
+        if not anyone and rights.unit_level(self.world, self.doer, self.repo, unit) < Level.READ:
             raise not_found()
         return found
 

@@ -31,7 +31,7 @@ async def serve(world: World, git: GitRepos, request: Request) -> Response:
         if moved is not None and user is not None:
             query = f"?{request.url.query}" if request.url.query else ""
             return RedirectResponse(f"/{world.path(moved)}.git/{rest}{query}", world.rules.redirect_status)
-        return _ask() if user is None else Response("Repository not found", 404)
+        return _missing(world, owner, user, writes=writes)
     level = rights.unit_level(world, user, repo, rights.CODE)
     if user is None and (writes or level < Level.READ):
         return _ask()
@@ -48,6 +48,16 @@ async def serve(world: World, git: GitRepos, request: Request) -> Response:
         answer = await _backend(world, repo, request, rest, user, denied)
         await pushes.received(world, git, repo, user)
     return answer
+
+
+def _missing(world: World, owner: str, user: User | None, *, writes: bool) -> Response:
+    if user is None:
+        return _ask()
+    if not writes:
+        return Response("Repository not found", 404)
+    found = world.user(owner)
+    kind = "organizations" if found is not None and found.is_org else "users"
+    return Response(f"Push to create is not enabled for {kind}.", 403)
 
 
 def _ask() -> Response:

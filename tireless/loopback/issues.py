@@ -179,9 +179,7 @@ async def edit_issue(call: Call) -> Response:
 
 
 def _edit_body(call: Call, issue: Issue, body: str, event: str) -> None:
-    """A new body leaves no timeline entry, only a later `updated_at`; the same one leaves nothing."""
-    if body == issue.body:
-        return
+    """A new body leaves no timeline entry, only a later `updated_at`; so does the same body again."""
     old, issue.body = issue.body, body
     call.world.touch(issue)
     references.leave(call.world, call.repo, issue, call.me, f"{issue.title}\n{body}")
@@ -219,7 +217,7 @@ async def delete_issue(call: Call) -> Response:
 
 async def timeline(call: Call) -> Response:
     """The whole timeline without `page`; with it, cut before filtering. The count is that of this answer."""
-    issue = call.issue(missing=call.world.rules.missing_issue_status)
+    issue = call.issue(missing=call.world.rules.missing_issue_status, anyone=True)
     since = call.stamp("since")
     entries = [each for each in issue.entries if each.updated >= since]
     if call.query("page"):

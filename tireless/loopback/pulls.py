@@ -139,5 +139,5 @@ ROUTES: list[Route] = [
     ("GET", "/repos/{owner}/{repo}/pulls/{index}", get_pull),
     ("PATCH", "/repos/{owner}/{repo}/pulls/{index}", edit_pull),
     ("POST", "/repos/{owner}/{repo}/pulls/{index}/merge", merge),
-    ("GET", "/repos/{owner}/{repo}/pulls/{base}/{head}", find_pull),
+    ("GET", "/repos/{owner}/{repo}/pulls/{base}/{head:path}", find_pull),
 ]
