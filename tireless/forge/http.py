@@ -32,7 +32,7 @@ class Budget:
         self._interval_s = 60.0 / per_minute
         self._burst_s = 60.0
         self._max_wait_s = max_wait_s
-        self._next = 0.0  # the moment at which a bucket without any burst would be due
+        self._next = float("-inf")  # the moment at which a bucket without any burst would be due
 
     def wait_s(self, now: float) -> float | None:
         """Take one request: seconds to wait before it may be sent, None when that is more than can be waited for."""

@@ -39,7 +39,10 @@ def moment(data: object, field: str) -> datetime:
         raise ValueError(f"{field} is no time: {data[:40]!r}") from None
     if found.tzinfo is None:
         raise ValueError(f"{field} has no offset: {data[:40]!r}")
-    return found.astimezone(UTC)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:  # Go's zero time in a zone east of Greenwich
+        raise ValueError(f"{field} is no time: {data[:40]!r}") from None
 
 
 def mapping(data: object, field: str) -> dict[str, object]:

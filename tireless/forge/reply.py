@@ -71,11 +71,7 @@ class Answer:
     @property
     def server_date(self) -> datetime | None:
         """The `Date` header, None when it is absent or no date."""
-        try:
-            found = parsedate_to_datetime(self.headers.get("date", ""))
-        except (TypeError, ValueError, IndexError):
-            return None
-        return found.astimezone(UTC) if found.tzinfo else None
+        return _http_date(self.headers.get("date", ""))
 
     @property
     def total(self) -> int | None:
@@ -133,13 +129,17 @@ def _retry_after(text: str | None, now: datetime | None) -> float | None:
     text = text.strip()
     if text.isascii() and text.isdigit():
         return float(text)
+    until = _http_date(text)
+    return None if until is None or now is None else max(0.0, (until - now).total_seconds())
+
+
+def _http_date(text: str) -> datetime | None:
+    """A date of an HTTP header in UTC, None for anything else."""
     try:
-        until = parsedate_to_datetime(text)
-    except (TypeError, ValueError, IndexError):
+        found = parsedate_to_datetime(text)
+        return found.astimezone(UTC) if found.tzinfo else None
+    except (TypeError, ValueError, IndexError, OverflowError):
         return None
-    if until.tzinfo is None or now is None:
-        return None
-    return max(0.0, (until - now).total_seconds())
 
 
 def excerpt(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from tireless.loopback import pushes, rights
 from tireless.loopback.gitrepo import DENIED, GitRepos, git_env
@@ -36,11 +36,11 @@ async def serve(world: World, git: GitRepos, request: Request) -> Response:
     if user is None and (writes or level < Level.READ):
         return _ask()
     if level < Level.READ:
-        return Response("Repository not found", 404)
+        return PlainTextResponse("Repository not found", 404)
     if not rights.in_scope(token, "POST" if writes else "GET", "repository"):
-        return Response("token does not have at least one of required scope(s)", 403)
+        return PlainTextResponse("token does not have at least one of required scope(s)", 403)
     if writes and repo.archived:
-        return Response("This repository is archived. You can view files and clone it, but cannot push", 403)
+        return PlainTextResponse("This repository is archived. You can view files and clone it, but cannot push", 403)
     if rest != "git-receive-pack" or user is None:
         return await _backend(world, repo, request, rest, user)
     denied = "User permission denied for writing." if level < Level.WRITE else ""
@@ -54,14 +54,14 @@ def _missing(world: World, owner: str, user: User | None, *, writes: bool) -> Re
     if user is None:
         return _ask()
     if not writes:
-        return Response("Repository not found", 404)
+        return PlainTextResponse("Repository not found", 404)
     found = world.user(owner)
     kind = "organizations" if found is not None and found.is_org else "users"
-    return Response(f"Push to create is not enabled for {kind}.", 403)
+    return PlainTextResponse(f"Push to create is not enabled for {kind}.", 403)
 
 
 def _ask() -> Response:
-    return Response("Unauthorized", 401, headers={"WWW-Authenticate": 'Basic realm="Gitea"'})
+    return PlainTextResponse("Unauthorized", 401, headers={"WWW-Authenticate": 'Basic realm="Gitea"'})
 
 
 async def _backend(
