@@ -179,6 +179,7 @@ CREATE CONSTRAINT TRIGGER repository_limits_update AFTER UPDATE ON repository DE
   WHEN ((OLD.max_running, OLD.max_runs_per_day, OLD.tracked) IS DISTINCT FROM (NEW.max_running, NEW.max_runs_per_day, NEW.tracked)
         AND num_nonnulls(OLD.max_running, OLD.max_runs_per_day, NEW.max_running, NEW.max_runs_per_day) > 0)
   EXECUTE FUNCTION limits_changed();
+CREATE CONSTRAINT TRIGGER lane_limits_insert AFTER INSERT ON lane DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION limits_changed();
 
 -- ------------------------------------------------------------------------------------------------ the claim
 

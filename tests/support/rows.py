@@ -7,9 +7,11 @@ take a claim to reach are written as a claim would have left them; triggers and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import UUID, uuid4
 
 from psycopg import AsyncCursor, sql
@@ -19,7 +21,10 @@ from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import Jsonb
 
 from tireless.domain.issue import content_hash
-from tireless.store.db import Connection
+from tireless.store.db import Connection, connect
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout."""
 
 FORGE = "loop"
 REPO = "acme/widget"
@@ -341,15 +346,20 @@ LIMIT_S = 30.0
 """How long a wait may take before the test fails; nothing is ever slept through."""
 
 
-async def pid_of(conn: Connection) -> int:
-    """The backend that serves this connection."""
-    return conn.info.backend_pid
+@contextlib.asynccontextmanager
+async def connections(dsn: str, count: int) -> AsyncIterator[list[Connection]]:
+    """So many autocommit connections at once, closed at the end."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(await connect(dsn, application_name="tireless test")) for _ in range(count)
+        ]
 
 
-async def until_blocked(watcher: Connection, pid: int) -> None:
-    """Return when the backend `pid` waits for a lock that another one holds; asks through `watcher`."""
+async def until_blocked(watcher: Connection, waiter: Connection) -> None:
+    """Return when `waiter`'s backend waits for a lock that another one holds; asks through `watcher`."""
+    query = "SELECT cardinality(pg_blocking_pids(%(pid)s::int)) > 0"
     async with asyncio.timeout(LIMIT_S):
-        while not await value(watcher, "SELECT cardinality(pg_blocking_pids(%(pid)s::int)) > 0", pid=pid):
+        while not await value(watcher, query, pid=waiter.info.backend_pid):
             pass
 
 

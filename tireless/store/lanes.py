@@ -65,17 +65,16 @@ SELECT EXISTS (SELECT FROM lane l WHERE l.name = ANY (%(limited)s::text[]) AND N
 """
 CONFIGURE_LANE = """
 INSERT INTO lane (name, position, kinds, is_default, children_of_plan, lease_s, max_attempts, backoff_base_s,
-                  backoff_cap_s, run_timeout_s, stall_timeout_s, max_running, repository_limits)
+                  backoff_cap_s, run_timeout_s, stall_timeout_s, max_running)
 VALUES (%(name)s, %(position)s::int, %(kinds)s::text[], %(is_default)s::boolean, %(children_of_plan)s,
         %(lease_s)s::float8, %(max_attempts)s::int, %(backoff_base_s)s::float8, %(backoff_cap_s)s::float8,
-        %(run_timeout_s)s::float8, %(stall_timeout_s)s::float8, %(max_running)s::int,
-        EXISTS (SELECT FROM repository r WHERE r.tracked AND num_nonnulls(r.max_running, r.max_runs_per_day) > 0))
+        %(run_timeout_s)s::float8, %(stall_timeout_s)s::float8, %(max_running)s::int)
 ON CONFLICT (name) DO UPDATE
    SET position = EXCLUDED.position, kinds = EXCLUDED.kinds, is_default = EXCLUDED.is_default,
        children_of_plan = EXCLUDED.children_of_plan, lease_s = EXCLUDED.lease_s, max_attempts = EXCLUDED.max_attempts,
        backoff_base_s = EXCLUDED.backoff_base_s, backoff_cap_s = EXCLUDED.backoff_cap_s,
        run_timeout_s = EXCLUDED.run_timeout_s, stall_timeout_s = EXCLUDED.stall_timeout_s,
-       max_running = EXCLUDED.max_running, repository_limits = EXCLUDED.repository_limits, configured = true
+       max_running = EXCLUDED.max_running, configured = true
 """
 CLOSE_LANES = "UPDATE lane SET configured = false WHERE configured AND name <> ALL (%(names)s::text[]) RETURNING name"
 OPENED = "SELECT pg_notify('tireless_lane', name) FROM unnest(%(names)s::text[]) AS name"

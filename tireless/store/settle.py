@@ -17,7 +17,7 @@ from tireless.domain.job import Failure, Parked, State
 from tireless.domain.outcome import Outcome, burns
 from tireless.errors import StoreError
 from tireless.store.db import Connection, clean_text, jsonb, translate
-from tireless.store.record import Answer
+from tireless.store.record import Answer as Answer  # what settle answers, for its callers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
