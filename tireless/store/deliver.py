@@ -25,43 +25,20 @@ class Ended(StrEnum):
     LOST = "lost"
 
 
-# Locks in the house's order: the plan's issue before the job. Read again below, once this lock is held.
-LOCK_PLAN = """
-SELECT p.id FROM issue p
- WHERE p.id IN (SELECT c.plan_issue_id FROM child c WHERE c.issue_id = %(issue_id)s AND c.ended_at IS NULL)
- ORDER BY p.id FOR NO KEY UPDATE
-"""
+# The plan's issue comes before the job in the order of locks.
+LOCK_PLAN = "SELECT lock_plan_of(%(issue_id)s::bigint)"
 DELIVER = """
 WITH ended AS (
   UPDATE job SET state = 'delivered', reason = NULL, finished_at = clock_timestamp(), publish_reason = NULL,
                  publish_by = NULL, publish_token = NULL, publish_until = NULL, publish_not_before = NULL
    WHERE id = %(job_id)s AND publish_token = %(token)s AND state = 'publishing'
-  RETURNING id, issue_id, repository_id, pull_request),
-told AS (
-  INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
-  SELECT id, %(who)s, 'publish', 'publishing', 'delivered', %(details)s::jsonb FROM ended),
-grown AS (  -- a child ends once: when its issue is closed, or when a job of it is delivered
-  UPDATE child c SET ended_at = clock_timestamp(), ended_reason = 'delivered'
-    FROM ended WHERE c.issue_id = ended.issue_id AND c.ended_at IS NULL
-  RETURNING c.plan_issue_id),
-counted AS (
-  UPDATE issue p SET children_done = p.children_done + g.n
-    FROM (SELECT plan_issue_id, count(*) AS n FROM grown GROUP BY plan_issue_id) g WHERE p.id = g.plan_issue_id
-  RETURNING p.id),
-told_plans AS (SELECT mirror_changed(id) FROM counted),
-looks AS (  -- this issue, which may have been asked for again; a plan's children, which waited for it
-  INSERT INTO look (repository_id, number, why)
-  SELECT e.repository_id, i.number, 'job ended' FROM ended e JOIN issue i ON i.id = e.issue_id
-  UNION
-  SELECT e.repository_id, c.number, 'plan ended' FROM ended e JOIN child c ON c.job_id = e.id
-   WHERE c.number IS NOT NULL
-  ORDER BY 2
-  ON CONFLICT (repository_id, number)
-  DO UPDATE SET written_at = clock_timestamp(), not_before = least(look.not_before, excluded.not_before),
-                why = excluded.why)
-SELECT ended.id, (SELECT count(*) FROM told_plans), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '')
-  FROM ended
+  RETURNING id)
+INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
+SELECT id, %(who)s, 'publish', 'publishing', 'delivered', %(details)s::jsonb FROM ended
+RETURNING job_id
 """
+# Looks, the child row this is the job of, its plan's counter, and who has to hear of it.
+JOB_ENDED = "SELECT job_ended(%(job_id)s::bigint)"
 DELIVERED_BEFORE = """
 SELECT 1 FROM job WHERE id = %(job_id)s AND state = 'delivered' AND result_attempt = %(attempt_id)s
 """
@@ -77,6 +54,7 @@ async def deliver(conn: Connection, delivery: Delivery, *, by: str) -> Ended:
     with translate(f"delivering job {delivery.job_id}"):
         await conn.execute(LOCK_PLAN, values)
         if await (await conn.execute(DELIVER, values)).fetchone():
+            await conn.execute(JOB_ENDED, values)
             return Ended.DONE
         before = await (await conn.execute(DELIVERED_BEFORE, values)).fetchone()
         return Ended.ALREADY if before else Ended.LOST
@@ -88,31 +66,11 @@ WITH ended AS (
                  publish_reason = %(reason)s, publish_by = NULL, publish_token = NULL, publish_until = NULL,
                  publish_not_before = NULL
    WHERE id = %(job_id)s AND publish_token = %(token)s AND state = 'publishing'
-  RETURNING id, issue_id, repository_id),
-told AS (
-  INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
-  SELECT id, %(who)s, 'publish', 'publishing', 'failed', 'unpublishable', %(details)s::jsonb FROM ended),
-looks AS (
-  INSERT INTO look (repository_id, number, why)
-  SELECT e.repository_id, i.number, 'job ended' FROM ended e JOIN issue i ON i.id = e.issue_id
-  UNION
-  SELECT e.repository_id, c.number, 'plan ended' FROM ended e JOIN child c ON c.job_id = e.id
-   WHERE c.number IS NOT NULL
-  ORDER BY 2
-  ON CONFLICT (repository_id, number)
-  DO UPDATE SET written_at = clock_timestamp(), not_before = least(look.not_before, excluded.not_before),
-                why = excluded.why)
-SELECT ended.id, pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '') FROM ended
+  RETURNING id)
+INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
+SELECT id, %(who)s, 'publish', 'publishing', 'failed', 'unpublishable', %(details)s::jsonb FROM ended
+RETURNING job_id
 """
-# A child nobody made will not be made any more; a later plan may use its key.
-UNMADE_CHILDREN = """
-UPDATE child SET ended_at = clock_timestamp(), ended_reason = 'never created'
- WHERE job_id = %(job_id)s AND number IS NULL AND ended_at IS NULL
-"""
-COUNT_UNMADE = """
-UPDATE issue SET children_done = children_done + %(n)s WHERE id = %(issue_id)s
-"""
-LOCK_OWN = "SELECT id FROM issue WHERE id = %(issue_id)s FOR NO KEY UPDATE"
 
 
 async def fail_unpublishable(conn: Connection, delivery: Delivery, *, by: str, reason: str, error: str) -> Ended:
@@ -120,11 +78,9 @@ async def fail_unpublishable(conn: Connection, delivery: Delivery, *, by: str, r
     details = jsonb({"error": error, "branch": delivery.branch, "pull_request": delivery.pull_request})
     values: dict[str, object] = {**_fence(delivery), "who": by, "reason": reason, "details": details}
     with translate(f"ending job {delivery.job_id} as unpublishable"):
-        await conn.execute(LOCK_OWN, values)
         if not await (await conn.execute(UNPUBLISHABLE, values)).fetchone():
             return Ended.LOST
-        values["n"] = (await conn.execute(UNMADE_CHILDREN, values)).rowcount
-        await conn.execute(COUNT_UNMADE, values)
+        await conn.execute(JOB_ENDED, values)
         return Ended.DONE
 
 
