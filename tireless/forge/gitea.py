@@ -42,6 +42,7 @@ class GiteaForge:
         requests_per_minute: int = 3000,
         attempts: int = 3,
         retry_wait_s: float = 0.5,
+        max_answer_bytes: int = 128 * 1024 * 1024,
         ca_file: Path | None = None,
         trust_env: bool = False,
     ) -> None:
@@ -56,6 +57,7 @@ class GiteaForge:
             requests_per_minute=requests_per_minute,
             attempts=attempts,
             retry_wait_s=retry_wait_s,
+            max_answer_bytes=max_answer_bytes,
             ca_file=ca_file,
             trust_env=trust_env,
         )
