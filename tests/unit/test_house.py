@@ -44,7 +44,7 @@ def run(*command: str) -> None:
 
 
 def test_imports_go_where_the_house_lets_them() -> None:
-    """The contracts of pyproject.toml: layers point down; psycopg, httpx, pydantic, apscheduler stay behind their doors."""
+    """The contracts of pyproject.toml: layers point down; psycopg, httpx and their like stay behind their doors."""
     run("lint-imports", "--no-cache")
 
 
