@@ -131,6 +131,7 @@ CREATE TABLE issue (
   updated_at     timestamptz NOT NULL,                       -- forge time
   asked_at       timestamptz NOT NULL,                       -- when the read that is stored here was sent
   seen_at        timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when its answer was stored
+  settled        boolean NOT NULL DEFAULT false,             -- read well after updated_at: the same stamp means the same issue
   gone_since     timestamptz,                                -- first of the two 404s that make "gone"
   -- the approved text: what an agent works from
   approved_hash  text,
@@ -141,6 +142,7 @@ CREATE TABLE issue (
   -- the answered marks, over every asking entry seen; never pruned
   answered_event bigint NOT NULL DEFAULT 0,
   answered_time  timestamptz NOT NULL DEFAULT '-infinity',   -- forge time
+  counted        jsonb NOT NULL DEFAULT '{}',                -- label id -> role: opt-in and modes that counted when last judged
   -- what triage last said
   asked          boolean NOT NULL DEFAULT false,             -- a proper request is on it
   triage_code    text,                                       -- why it made no job, or a warning; null: nothing to say
@@ -163,6 +165,7 @@ CREATE TABLE verdict (
   reason      text NOT NULL,
   actor_id    bigint NOT NULL,
   actor_login text NOT NULL,
+  entry_at    timestamptz NOT NULL,                          -- forge time; a forge restored from a backup gives ids away again
   judged_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (issue_id, event_id)
 );
@@ -178,10 +181,12 @@ CREATE TABLE request (
   actor_login  text NOT NULL,
   content_hash text NOT NULL,
   created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+  answered_at  timestamptz,                                  -- source child: when its one job was made; jobs are pruned
   CONSTRAINT request_source_known CHECK (source IN ('label', 'operator', 'child')),
   CONSTRAINT label_request_names_its_event CHECK ((source = 'label') = (event_id IS NOT NULL))
 );
-CREATE UNIQUE INDEX request_event_once ON request (issue_id, event_id) WHERE source = 'label';
+-- The time too: a forge restored from a backup gives ids away again.
+CREATE UNIQUE INDEX request_event_once ON request (issue_id, event_id, asked_time) WHERE source = 'label';
 CREATE UNIQUE INDEX request_child_once ON request (issue_id) WHERE source = 'child';
 
 -- A request to be worked on, of one kind. (state, reason) of pending and waiting rows are computed: see 0002.

@@ -1,0 +1,25 @@
+-- What intake asks of the database: whom a plan's child waits for, and who passed in a repository before.
+
+-- A child waits for its plan until the plan's job has ended, and for the siblings it depends on until their issues are
+-- closed, whatever the forge's own dependencies show. A plan that ends otherwise than delivered frees its children of
+-- itself and of siblings that were never created. Names are those people use: owner/repo#n.
+CREATE FUNCTION child_waits_for(of_issue bigint) RETURNS text[] LANGUAGE sql STABLE AS $$
+  SELECT coalesce(array_agg(r.owner || '/' || r.name || '#' || w.number ORDER BY w.number), '{}')
+    FROM child c
+    JOIN issue p ON p.id = c.plan_issue_id
+    JOIN repository r ON r.id = p.repository_id
+   CROSS JOIN LATERAL (
+     SELECT p.number FROM job j
+      WHERE j.id = c.job_id AND j.state IN ('pending', 'waiting', 'claimed', 'publishing')
+      UNION
+     SELECT s.number
+       FROM (SELECT DISTINCT ON (b.key) b.number, b.ended_reason FROM child b
+              WHERE b.plan_issue_id = c.plan_issue_id AND b.key = ANY (c.depends_on) ORDER BY b.key, b.id DESC) s
+       LEFT JOIN issue i ON i.repository_id = p.repository_id AND i.number = s.number
+      WHERE s.number IS NOT NULL AND coalesce(i.open, true) AND s.ended_reason IS DISTINCT FROM 'closed'
+        AND s.ended_reason IS DISTINCT FROM 'gone') w
+   WHERE c.issue_id = of_issue
+$$;
+
+-- Whose act counted in a repository before: his comments and reopenings count too.
+CREATE INDEX verdict_allowed ON verdict (actor_id) WHERE allowed;

@@ -1,0 +1,207 @@
+"""Looks ("judge this issue again"): written, taken by a token, answered, put off; and the listener that wakes loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID, uuid4
+
+from psycopg import sql
+from psycopg.rows import class_row
+
+from tireless.errors import StoreUnavailable
+from tireless.store.db import Connection, clean_text, connect, translate
+
+CHANNEL = "tireless_look"
+
+# An unanswered look is put off to be sooner, never later; whoever is answering it will find it younger than his read.
+WRITE = """
+INSERT INTO look (repository_id, number, why, not_before)
+VALUES (%(repository_id)s, %(number)s, %(why)s,
+        CASE WHEN %(delay_s)s::float8 > 0 THEN clock_timestamp() + make_interval(secs => %(delay_s)s::float8)
+             ELSE '-infinity' END)
+ON CONFLICT (repository_id, number) DO UPDATE
+   SET written_at = clock_timestamp(), why = EXCLUDED.why, failures = 0, error = NULL,
+       not_before = least(look.not_before, EXCLUDED.not_before)
+RETURNING CASE WHEN not_before = '-infinity' THEN pg_notify('tireless_look', '') END
+"""
+
+
+async def write_look(conn: Connection, repository_id: int, number: int, *, why: str, not_before_s: float = 0.0) -> None:
+    """Ask for an issue to be judged again, at once or in `not_before_s` seconds. One statement."""
+    values = {"repository_id": repository_id, "number": number, "why": clean_text(why), "delay_s": not_before_s}
+    with translate(f"writing a look at issue {number} of repository {repository_id}"):
+        await conn.execute(WRITE, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look taken to be answered."""
+
+    repository_id: int
+    number: int
+    why: str
+    failures: int
+    token: UUID
+
+
+TAKE = """
+WITH due AS MATERIALIZED (
+  SELECT l.repository_id, l.number FROM look l
+    JOIN repository r ON r.id = l.repository_id
+   WHERE l.not_before <= clock_timestamp() AND (l.take_until IS NULL OR l.take_until < clock_timestamp())
+     AND r.tracked AND r.forge = ANY (%(forges)s::text[])
+   ORDER BY l.not_before, l.written_at LIMIT %(limit)s::int
+   FOR NO KEY UPDATE OF l SKIP LOCKED
+)
+UPDATE look SET take_token = %(token)s::uuid,
+                take_until = clock_timestamp() + make_interval(secs => %(take_s)s::float8)
+  FROM due WHERE look.repository_id = due.repository_id AND look.number = due.number
+RETURNING look.repository_id, look.number, look.why, look.failures, look.take_token AS token
+"""
+
+
+async def take_looks(conn: Connection, forges: Sequence[str], *, limit: int, take_s: float = 120.0) -> list[Look]:
+    """Due looks at issues of these forges, for this caller alone until `take_s` seconds have passed."""
+    values = {"forges": list(forges), "limit": limit, "take_s": take_s, "token": uuid4()}
+    with translate("taking looks"):
+        async with conn.cursor(row_factory=class_row(Look)) as cursor:
+            return await (await cursor.execute(TAKE, values)).fetchall()
+
+
+# A look written after the read was sent asks for something the read cannot have seen: it stays.
+ANSWER = """
+DELETE FROM look WHERE repository_id = %(repository_id)s AND number = %(number)s AND written_at < %(asked_at)s
+"""
+RELEASE = """
+UPDATE look SET take_token = NULL, take_until = NULL
+ WHERE repository_id = %(repository_id)s AND number = %(number)s AND take_token = %(token)s
+"""
+
+
+async def answer_look(conn: Connection, look: Look, *, asked_at: datetime) -> bool:
+    """Delete the look if it was written before `asked_at`, when the read that answers it was sent. False: it stays."""
+    values = {
+        "repository_id": look.repository_id,
+        "number": look.number,
+        "asked_at": asked_at,
+        "token": look.token,
+    }
+    with translate(f"answering the look at issue {look.number}"):
+        if (await conn.execute(ANSWER, values)).rowcount:
+            return True
+        await conn.execute(RELEASE, values)
+    return False
+
+
+# A look that was written again meanwhile is due as that writing says.
+PUT_OFF = """
+UPDATE look SET take_token = NULL, take_until = NULL, failures = failures + 1, error = %(error)s,
+                not_before = CASE WHEN written_at >= %(asked_at)s THEN not_before
+                                  ELSE clock_timestamp() + make_interval(secs => %(delay_s)s::float8) END
+ WHERE repository_id = %(repository_id)s AND number = %(number)s AND take_token = %(token)s
+"""
+
+
+async def put_off(conn: Connection, look: Look, *, error: str, delay_s: float, asked_at: datetime) -> None:
+    """Leave a look for later: it could not be answered."""
+    values = {
+        "repository_id": look.repository_id,
+        "number": look.number,
+        "error": clean_text(error)[:2000],
+        "delay_s": delay_s,
+        "asked_at": asked_at,
+        "token": look.token,
+    }
+    with translate(f"putting off the look at issue {look.number}"):
+        await conn.execute(PUT_OFF, values)
+
+
+# An issue that could not be taken in during a scan. A look that waits already waits longer; a fresh one stays due.
+FAIL = """
+INSERT INTO look (repository_id, number, why, failures, error, not_before)
+VALUES (%(repository_id)s, %(number)s, %(why)s, 1, %(error)s,
+        clock_timestamp() + make_interval(secs => %(base_s)s::float8))
+ON CONFLICT (repository_id, number) DO UPDATE
+   SET failures = look.failures + 1, error = EXCLUDED.error,
+       not_before = CASE WHEN look.failures = 0 THEN look.not_before ELSE greatest(
+         look.not_before, clock_timestamp() + make_interval(
+           secs => least(%(cap_s)s::float8, %(base_s)s::float8 * 2 ^ least(look.failures, 20)))) END
+"""
+
+
+async def fail_look(
+    conn: Connection,
+    repository_id: int,
+    number: int,
+    *,
+    why: str,
+    error: str,
+    base_s: float = 30.0,
+    cap_s: float = 3600.0,
+) -> None:
+    """Remember that an issue could not be judged, with a backoff that doubles while it stays so."""
+    values = {
+        "repository_id": repository_id,
+        "number": number,
+        "why": clean_text(why),
+        "error": clean_text(error)[:2000],
+        "base_s": base_s,
+        "cap_s": cap_s,
+    }
+    with translate(f"noting the failure of issue {number}"):
+        await conn.execute(FAIL, values)
+
+
+# ------------------------------------------------------------------------------------------------ waking
+
+NOTIFY = "SELECT pg_notify(%(channel)s, %(payload)s)"
+
+
+async def notify(conn: Connection, channel: str, payload: str = "") -> None:
+    """Wake whoever listens; a lost wake costs one poll."""
+    with translate(f"notifying {channel}"):
+        await conn.execute(NOTIFY, {"channel": channel, "payload": payload})
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A notification; `channel` None: the listener has just begun to listen (again), anything may have happened."""
+
+    channel: str | None = None
+    payload: str = ""
+
+
+_PROBE_S = 30.0
+"""How often a silent connection is asked whether it is alive; a dead peer would be silent for ever."""
+
+
+async def listen(
+    url: str, channels: Sequence[str], *, application_name: str = "tireless listen", retry_s: float = 1.0
+) -> AsyncIterator[Wake]:
+    """Notifications on these channels, for ever; reconnects by itself, with a Wake after every LISTEN.
+
+    One connection, not from a pool: LISTEN belongs to a session. Close the iterator to stop.
+    """
+    statements = [sql.SQL("LISTEN {}").format(sql.Identifier(channel)) for channel in channels]
+    while True:
+        try:
+            conn = await connect(url, application_name=application_name)
+            try:
+                with translate("listening"):
+                    for statement in statements:
+                        await conn.execute(statement)
+                    yield Wake()
+                    while True:
+                        async with contextlib.aclosing(conn.notifies(timeout=_PROBE_S)) as found:
+                            async for each in found:
+                                yield Wake(each.channel, each.payload)
+                        await conn.execute("SELECT 1")
+            finally:
+                await conn.close()
+        except StoreUnavailable:
+            await asyncio.sleep(retry_s * random.uniform(0.5, 1.5))  # noqa: S311 - spreads reconnects, guards nothing

@@ -1,0 +1,111 @@
+"""Which repository is polled next, taken by a token with an expiry; the cursor moves here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+from psycopg.rows import class_row
+
+from tireless.domain.cursor import Cursor
+from tireless.store.db import Connection, clean_text, translate
+from tireless.store.repos import RepoRow
+
+TAKE_REPOSITORY = """
+WITH due AS MATERIALIZED (
+  SELECT r.id FROM repository r
+   WHERE r.tracked AND r.forge = ANY (%(forges)s::text[])
+     AND (r.poll_not_before <= clock_timestamp() OR r.id = ANY (%(at_once)s::bigint[]))
+     AND (%(at_once)s::bigint[] = '{}' OR r.id = ANY (%(at_once)s::bigint[]))
+     AND (r.take_until IS NULL OR r.take_until < clock_timestamp())
+   ORDER BY r.poll_not_before, r.id LIMIT 1
+   FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE repository r SET take_token = %(token)s::uuid, take_by = %(by)s,
+                        take_until = clock_timestamp() + make_interval(secs => %(take_s)s::float8)
+  FROM due WHERE r.id = due.id
+RETURNING r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.since, r.newest_seen,
+          r.newest_first_seen_at,
+          r.full_scan_at IS NULL
+            OR r.full_scan_at < clock_timestamp() - make_interval(secs => %(full_scan_s)s::float8) AS full_scan_due,
+          r.poll_failures, r.take_token AS token
+"""
+
+
+async def take_repository(
+    conn: Connection,
+    forges: Sequence[str],
+    *,
+    by: str,
+    full_scan_s: float,
+    take_s: float = 120.0,
+    at_once: Sequence[int] = (),
+) -> RepoRow | None:
+    """The repository whose poll is due longest, for this caller alone; None: none is due, or others have them.
+
+    `at_once`: of these ids, due or not.
+    """
+    values = {
+        "forges": list(forges),
+        "by": by,
+        "full_scan_s": full_scan_s,
+        "take_s": take_s,
+        "at_once": list(at_once),
+        "token": uuid4(),
+    }
+    with translate("taking a repository to poll"):
+        async with conn.cursor(row_factory=class_row(RepoRow)) as cursor:
+            return await (await cursor.execute(TAKE_REPOSITORY, values)).fetchone()
+
+
+KEEP_TAKE = """
+UPDATE repository SET take_until = clock_timestamp() + make_interval(secs => %(take_s)s::float8)
+ WHERE id = %(id)s AND take_token = %(token)s AND tracked
+"""
+
+
+async def keep_take(conn: Connection, repo: RepoRow, *, take_s: float = 120.0) -> bool:
+    """Go on with a repository; False: it took too long and another poller has it, or nobody watches it any more."""
+    with translate(f"going on with {repo.ref}"):
+        done = await conn.execute(KEEP_TAKE, {"id": repo.id, "token": repo.token, "take_s": take_s})
+    return done.rowcount == 1
+
+
+# The cursor moves here alone, after the last page.
+POLLED = """
+UPDATE repository SET since = %(since)s, newest_seen = %(newest)s, newest_first_seen_at = %(first_seen)s,
+       full_scan_at = CASE WHEN %(full)s::boolean THEN clock_timestamp() ELSE full_scan_at END,
+       poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
+       poll_failures = 0, poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
+ WHERE id = %(id)s AND take_token = %(token)s
+"""
+
+
+async def polled(conn: Connection, repo: RepoRow, cursor: Cursor, *, full: bool, delay_s: float) -> bool:
+    """A poll came to its end; the next one is due in `delay_s` seconds. False: the take was lost, nothing moved."""
+    values = {
+        "id": repo.id,
+        "token": repo.token,
+        "since": cursor.since,
+        "newest": cursor.newest,
+        "first_seen": cursor.newest_first_seen,
+        "full": full,
+        "delay_s": delay_s,
+    }
+    with translate(f"ending the poll of {repo.ref}"):
+        return (await conn.execute(POLLED, values)).rowcount == 1
+
+
+POLL_FAILED = """
+UPDATE repository SET poll_failures = poll_failures + 1, poll_error = %(error)s,
+       poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
+       take_token = NULL, take_by = NULL, take_until = NULL
+ WHERE id = %(id)s AND take_token = %(token)s
+"""
+
+
+async def poll_failed(conn: Connection, repo: RepoRow, error: str, *, delay_s: float) -> None:
+    """A poll could not be ended: its cursor stays, and it is tried again in `delay_s` seconds."""
+    values = {"id": repo.id, "token": repo.token, "error": clean_text(error)[:2000], "delay_s": delay_s}
+    with translate(f"putting off the poll of {repo.ref}"):
+        await conn.execute(POLL_FAILED, values)

@@ -1,0 +1,292 @@
+"""Repository rows: which are watched, under which names, and whether they can be read; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from psycopg.rows import class_row
+
+from tireless.domain.cursor import Cursor
+from tireless.domain.issue import Person, RepoRef, Repository
+from tireless.errors import NotKnown, Refused
+from tireless.store.db import Connection, clean_text, translate
+
+
+@dataclass(frozen=True, slots=True)
+class RepoRow:
+    """A repository as the poller sees it."""
+
+    id: int
+    forge: str
+    forge_repo_id: int
+    owner: str
+    name: str
+    owner_is_org: bool | None
+    source: str
+    readable: bool
+    since: datetime | None
+    newest_seen: datetime | None
+    newest_first_seen_at: datetime | None
+    full_scan_due: bool
+    poll_failures: int
+    token: UUID | None = None
+
+    @property
+    def ref(self) -> RepoRef:
+        """The names it has now."""
+        return RepoRef(self.forge, self.owner, self.name)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where its next poll begins."""
+        return Cursor(self.since, self.newest_seen, self.newest_first_seen_at)
+
+
+# ------------------------------------------------------------------------------------------------ forges
+
+FORGE_KNOWN = """
+INSERT INTO forge (name, url) VALUES (%(name)s, %(url)s)
+ON CONFLICT (name) DO UPDATE SET url = EXCLUDED.url
+"""
+FORGE_REACHED = """
+UPDATE forge SET flavour = %(flavour)s, version = %(version)s, bot_id = coalesce(%(bot_id)s::bigint, bot_id),
+                 bot_login = coalesce(%(bot_login)s, bot_login), reached_at = clock_timestamp(),
+                 error = NULL, error_at = NULL
+ WHERE name = %(name)s
+"""
+FORGE_FAILED = "UPDATE forge SET error = %(error)s, error_at = clock_timestamp() WHERE name = %(name)s"
+
+
+async def forge_known(conn: Connection, name: str, url: str) -> None:
+    """A forge of this name and URL is configured."""
+    with translate(f"recording the forge {name}"):
+        await conn.execute(FORGE_KNOWN, {"name": name, "url": url})
+
+
+async def forge_reached(conn: Connection, name: str, *, flavour: str, version: str, bot: Person | None) -> None:
+    """What a forge said of itself just now."""
+    values = {
+        "name": name,
+        "flavour": flavour,
+        "version": version,
+        "bot_id": bot.id if bot else None,
+        "bot_login": bot.login if bot else None,
+    }
+    with translate(f"recording what the forge {name} is"):
+        await conn.execute(FORGE_REACHED, values)
+
+
+async def forge_failed(conn: Connection, name: str, error: str) -> None:
+    """Why a forge could not be asked."""
+    with translate(f"recording that the forge {name} failed"):
+        await conn.execute(FORGE_FAILED, {"name": name, "error": clean_text(error)[:2000]})
+
+
+# ------------------------------------------------------------------------------------------------ which are watched
+
+TRACKED = """
+SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.since, r.newest_seen,
+       r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.poll_failures, r.take_token AS token
+  FROM repository r
+ WHERE r.tracked AND (%(forge)s::text IS NULL OR r.forge = %(forge)s)
+ ORDER BY r.forge, lower(r.owner), lower(r.name)
+"""
+
+
+async def tracked_repos(conn: Connection, forge: str | None = None) -> list[RepoRow]:
+    """The repositories that are watched, of one forge or of all."""
+    with translate("reading the watched repositories"):
+        async with conn.cursor(row_factory=class_row(RepoRow)) as cursor:
+            return await (await cursor.execute(TRACKED, {"forge": forge})).fetchall()
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """Ids of repositories that are watched from now on, and of those that are not any more."""
+
+    added: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+STANDING = """
+SELECT r.id, r.tracked AND r.readable FROM repository r
+ WHERE r.forge = %(forge)s AND r.forge_repo_id = %(forge_repo_id)s FOR NO KEY UPDATE
+"""
+# A name may come back for another repository; only one of them is watched under it.
+NAME_TAKEN = """
+UPDATE repository r SET tracked = false
+ WHERE r.forge = %(forge)s AND lower(r.owner) = lower(%(owner)s) AND lower(r.name) = lower(%(name)s) AND r.tracked
+   AND r.forge_repo_id <> %(forge_repo_id)s
+RETURNING r.id
+"""
+WATCH = """
+INSERT INTO repository (forge, forge_repo_id, owner, name, owner_is_org, default_branch, clone_url, html_url, source,
+                        asks_after)
+VALUES (%(forge)s, %(forge_repo_id)s, %(owner)s, %(name)s, %(owner_is_org)s, %(default_branch)s, %(clone_url)s,
+        %(html_url)s, %(source)s, CASE WHEN %(require_opt_in)s::boolean THEN NULL ELSE clock_timestamp() END)
+ON CONFLICT ON CONSTRAINT repository_once DO UPDATE
+   SET owner = EXCLUDED.owner, name = EXCLUDED.name,
+       owner_is_org = coalesce(EXCLUDED.owner_is_org, repository.owner_is_org),
+       default_branch = EXCLUDED.default_branch, clone_url = EXCLUDED.clone_url, html_url = EXCLUDED.html_url,
+       -- what the configuration tracks stays the configuration's when an operator adds it as well
+       source = CASE WHEN repository.tracked AND repository.source = 'config' THEN 'config' ELSE EXCLUDED.source END,
+       tracked = true, readable = true, unreadable_reason = NULL,
+       asks_after = CASE WHEN %(require_opt_in)s::boolean THEN NULL
+                         WHEN repository.tracked THEN coalesce(repository.asks_after, clock_timestamp())
+                         ELSE clock_timestamp() END
+RETURNING id
+"""
+GONE_FROM_CONFIG = """
+UPDATE repository r SET tracked = false
+ WHERE r.forge = %(forge)s AND r.source = 'config' AND r.tracked AND r.forge_repo_id <> ALL (%(ids)s::bigint[])
+   AND lower(r.owner || '/' || r.name) <> ALL (%(unresolved)s::text[])
+RETURNING r.id
+"""
+
+
+async def sync_repositories(
+    conn: Connection,
+    forge: str,
+    repositories: Sequence[Repository],
+    source: str,
+    *,
+    require_opt_in: bool = True,
+    unresolved: Sequence[RepoRef] = (),
+) -> Synced:
+    """Watch these repositories; in a transaction of the caller's.
+
+    `source` `config`: they are all that the configuration names, those it named before are dropped, but not those
+    `unresolved`, which could not be looked up now. `operator`: they are added. Without opt-in only labels put on
+    from now on ask for work. The forge's row is there (`forge_known`).
+    """
+    added: list[int] = []
+    dropped: list[int] = []
+    for repository in sorted(repositories, key=lambda one: one.id):
+        values = {**_names(forge, repository), "source": source, "require_opt_in": require_opt_in}
+        with translate(f"watching {repository.owner}/{repository.name}"):
+            before = await (await conn.execute(STANDING, values)).fetchone()
+            dropped += [int(row[0]) async for row in await conn.execute(NAME_TAKEN, values)]
+            row = await (await conn.execute(WATCH, values)).fetchone()
+        if row is not None and (before is None or not before[1]):
+            added.append(int(row[0]))
+    if source == "config":
+        gone = {
+            "forge": forge,
+            "ids": [one.id for one in repositories],
+            "unresolved": [ref.path.lower() for ref in unresolved],
+        }
+        with translate(f"dropping what is not configured any more on {forge}"):
+            dropped += [int(row[0]) async for row in await conn.execute(GONE_FROM_CONFIG, gone)]
+    for repository_id in sorted({*added, *dropped}):
+        await _judge_rest(conn, repository_id)
+    return Synced(tuple(added), tuple(dropped))
+
+
+FIND = """
+SELECT r.id, r.source, r.tracked FROM repository r
+ WHERE r.forge = %(forge)s AND lower(r.owner) = lower(%(owner)s) AND lower(r.name) = lower(%(name)s)
+ ORDER BY r.tracked DESC, r.id DESC LIMIT 1 FOR NO KEY UPDATE
+"""
+UNTRACK = "UPDATE repository SET tracked = false WHERE id = %(id)s"
+
+
+async def untrack(conn: Connection, repo: RepoRef) -> None:
+    """Stop watching a repository an operator added; its jobs wait. In a transaction of the caller's.
+
+    NotKnown when there is none; Refused(`configured`) when the configuration names it.
+    """
+    with translate(f"dropping {repo.path}"):
+        found = {"forge": repo.forge, "owner": repo.owner, "name": repo.name}
+        row = await (await conn.execute(FIND, found)).fetchone()
+        if row is None or not row[2]:
+            raise NotKnown(f"{repo.path} on {repo.forge} is not watched: see `tireless repos ls`")
+        if row[1] == "config":
+            raise Refused("configured", f"{repo.path} is named by the configuration: take it out there")
+        await conn.execute(UNTRACK, {"id": row[0]})
+    await _judge_rest(conn, int(row[0]))
+
+
+RENAME = """
+UPDATE repository SET owner = %(owner)s, name = %(name)s, owner_is_org = coalesce(%(owner_is_org)s, owner_is_org),
+                      default_branch = %(default_branch)s, clone_url = %(clone_url)s, html_url = %(html_url)s
+ WHERE id = %(id)s
+"""
+
+
+async def refresh_repository(conn: Connection, repository_id: int, found: Repository, *, forge: str) -> None:
+    """Write what the forge says of a repository now, a new name included; its history stays. In a transaction.
+
+    Another one watched under the new name was renamed or deleted before that: it is resolved at its own poll.
+    """
+    values = {**_names(forge, found), "id": repository_id}
+    with translate(f"writing what {found.owner}/{found.name} is"):
+        dropped = [int(row[0]) async for row in await conn.execute(NAME_TAKEN, values)]
+        await conn.execute(RENAME, values)
+    for other in dropped:
+        await _judge_rest(conn, other)
+
+
+def _names(forge: str, repository: Repository) -> dict[str, object]:
+    return {
+        "forge": forge,
+        "forge_repo_id": repository.id,
+        "owner": repository.owner,
+        "name": repository.name,
+        "owner_is_org": repository.owner_is_org,
+        "default_branch": repository.default_branch,
+        "clone_url": repository.clone_url,
+        "html_url": repository.html_url,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ which can be read
+
+UNREADABLE = """
+UPDATE repository SET readable = false, unreadable_reason = %(reason)s WHERE id = %(id)s AND tracked
+RETURNING id
+"""
+READABLE = """
+UPDATE repository SET readable = true, unreadable_reason = NULL WHERE id = %(id)s AND NOT readable RETURNING id
+"""
+
+
+async def mark_unreadable(conn: Connection, repository_id: int, reason: str) -> None:
+    """The forge answered that the bot may not read it: its resting jobs wait, cannot_tell. In a transaction."""
+    with translate(f"marking repository {repository_id} unreadable"):
+        await conn.execute(UNREADABLE, {"id": repository_id, "reason": clean_text(reason)[:2000]})
+    await _judge_rest(conn, repository_id)
+
+
+async def mark_readable(conn: Connection, repository_id: int) -> None:
+    """It can be read: its jobs wait no more for that. In a transaction."""
+    with translate(f"marking repository {repository_id} readable"):
+        row = await (await conn.execute(READABLE, {"id": repository_id})).fetchone()
+    if row is not None:
+        await _judge_rest(conn, repository_id)
+
+
+# The trigger of 0002 looks at `tracked` and `readable`; it only has to be touched. The repository's row is locked.
+JUDGE_REST = """
+WITH kin AS MATERIALIZED (
+  SELECT id, state FROM job WHERE repository_id = %(id)s AND state IN ('pending', 'waiting')
+   ORDER BY id FOR NO KEY UPDATE
+), moved AS (
+  UPDATE job SET state = 'waiting' FROM kin WHERE job.id = kin.id
+  RETURNING job.id, kin.state AS was, job.state, job.reason, job.lane
+), told AS (
+  INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
+  SELECT id, 'intake', CASE WHEN state = 'pending' THEN 'wake' ELSE 'wait' END, was, state, reason
+    FROM moved WHERE was <> state
+), woken AS MATERIALIZED (
+  SELECT pg_notify('tireless_lane', lane) FROM (SELECT DISTINCT lane FROM moved WHERE state = 'pending') AS one
+)
+SELECT count(*) FROM woken
+"""
+
+
+async def _judge_rest(conn: Connection, repository_id: int) -> None:
+    with translate(f"judging the resting jobs of repository {repository_id}"):
+        await conn.execute(JUDGE_REST, {"id": repository_id})
