@@ -15,7 +15,8 @@ import pytest
 
 from tests.support.witness import LIMIT_S, Witness
 from tireless.agent import guard
-from tireless.agent.process import Control, RunSpec, boottime, run_agent
+from tireless.agent.control import Control, RunSpec, boottime
+from tireless.agent.process import run_agent
 from tireless.domain.outcome import Ended, Stop
 from tireless.redact import Redactor
 
@@ -155,7 +156,8 @@ async def test_killed_guard_takes_the_agent_along(tmp_path: Path, witness: Witne
 RUNNER = """
 import asyncio, json, sys
 from pathlib import Path
-from tireless.agent.process import Control, RunSpec, boottime, run_agent
+from tireless.agent.control import Control, RunSpec, boottime
+from tireless.agent.process import run_agent
 from tireless.redact import Redactor
 
 root, argv, env = json.loads(sys.argv[1])

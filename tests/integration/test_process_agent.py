@@ -8,12 +8,15 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.opened import opened
 from tests.support.witness import LIMIT_S, Witness
-from tireless.agent.process import Control, RunAs, RunSpec, boottime, run_agent
+from tireless.agent.control import Control, RunAs, RunSpec, boottime
+from tireless.agent.process import run_agent
 from tireless.domain.outcome import Ended, Stop
 from tireless.errors import WorkspaceError
 from tireless.redact import MASK, Redactor
@@ -210,8 +213,7 @@ async def test_term_ignored_is_killed_after_the_grace(room: Room) -> None:
 async def test_hurry_leaves_out_the_grace(room: Room) -> None:
     """A second, hurried stop does not wait for the rest of a long grace."""
     spec = room.sh(f"trap '' TERM; {READY} while :; do sleep 0.05; done")
-    spec = RunSpec(argv=spec.argv, cwd=spec.cwd, env=spec.env, grace_s=50.0)
-    running = room.begin(spec)
+    running = room.begin(replace(spec, grace_s=50.0))
     await room.witness.line()
     room.control.stop(Stop.SHUTDOWN)
     room.control.stop(Stop.SHUTDOWN, hurry=True)
@@ -270,28 +272,22 @@ SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not SYSTEM_PYTHON, reason="needs root and a Python that others can reach")
-async def test_run_as_another_user(tmp_path_factory: pytest.TempPathFactory, room: Room) -> None:
+async def test_run_as_another_user() -> None:
     """With `run_as` agent and guard belong to the other user, and the agent still dies when told."""
-    os.chown(room.witness.path, 65534, 65534)
-    for directory in (room.cwd, *room.cwd.parents):
-        if directory.is_relative_to(tmp_path_factory.getbasetemp().parent):
-            directory.chmod(0o755)
-    spec = room.sh(f"{READY} ps -o uid= -p $PPID; id -u; id -G; sleep 9999")
-    running = room.begin(
-        RunSpec(
-            argv=spec.argv,
-            cwd=spec.cwd,
-            env=spec.env,
+    with opened() as root:
+        witness = Witness(root)
+        room = Room(root, witness)
+        os.chown(witness.path, 65534, 65534)
+        spec = replace(
+            room.sh(f"ps -o uid= -p $PPID; id -u; id -G; {READY} sleep 9999"),
             grace_s=5,
             run_as=RunAs(uid=65534, gid=65534, python=SYSTEM_PYTHON),
         )
-    )
-    await room.witness.line()
-    while "".join(room.chunks).count("\n") < 3:
-        await asyncio.wait({asyncio.ensure_future(asyncio.sleep(0.01)), running}, return_when="FIRST_COMPLETED")
-        assert not running.done()
-    room.control.stop(Stop.CANCELLED)
-    ended = await running
-    assert ended.head.split() == ["65534", "65534", "65534"]
+        running = room.begin(spec)
+        await witness.line()
+        room.control.stop(Stop.CANCELLED)
+        ended = await running
+        await witness.gone()
+        witness.close()
+    assert ended.head.split()[:3] == ["65534", "65534", "65534"]
     assert ended.signal == signal.SIGTERM
-    await room.witness.gone()

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.githttp import TOKEN, USER, GitServer, plain_git, seed
+from tests.support.opened import opened
 from tireless.agent.collect import COMMITS_MAX, Collector
+from tireless.agent.control import RunAs
 from tireless.agent.gitcli import Credential, Git, Remote
 from tireless.agent.places import Places
-from tireless.agent.process import RunAs
 from tireless.agent.workspace import Identity, Workspace, Workspaces, own_repository
 from tireless.domain.outcome import Evidence
 from tireless.errors import WorkspaceError
@@ -256,6 +257,8 @@ async def test_nested_repository_is_left_alone(desk: Desk, tmp_path: Path, track
         desk.git("-c", "advice.addEmbeddedRepo=false", "add", "nested")
         desk.git("commit", "-qm", "With a submodule")
     plain_git(nested, "config", "core.fsmonitor", f"touch {sprung}; false")
+    plain_git(nested, "config", "filter.evil.clean", f"touch {sprung}; cat")
+    (nested / ".git" / "info" / "attributes").write_text("* filter=evil\n")
     (nested / "g").write_text("2")
     (desk.tree / "b").write_text("2")
     evidence = await desk.collect()
@@ -357,26 +360,16 @@ async def test_trailer_that_is_no_line_is_refused(desk: Desk, request_name: str)
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
-async def test_tree_of_another_user_is_read_as_that_user(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+async def test_tree_of_another_user_is_read_as_that_user() -> None:
     """With `run_as` the tree belongs to the other user, git would refuse it, and its work arrives all the same."""
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory.is_relative_to(tmp_path_factory.getbasetemp().parent):
-            directory.chmod(0o755)
-    (tmp_path / "forge").mkdir()
-    with GitServer(tmp_path / "forge") as server:
-        seed(server.root)
-        places = Places(tmp_path / "root")
+    with opened() as root, GitServer(root) as server:
+        seed(root)
+        places = Places(root / "root")
         places.open(shared=True)
         spaces = Workspaces(places, Git(redactor=Redactor(), environ=os.environ))
-        space = await spaces.prepare(
-            "1.0123abcd",
-            Remote(f"{server.url}/lamp.git", Credential(USER, TOKEN)),
-            repository="main-1",
-            base_branch="main",
-            run_as=RunAs(uid=65534, gid=65534),
-        )
+        remote = Remote(f"{server.url}/lamp.git", Credential(USER, TOKEN))
+        other = RunAs(uid=65534, gid=65534)
+        space = await spaces.prepare("1.0123abcd", remote, repository="main-1", base_branch="main", run_as=other)
         desk = Desk(space, spaces)
         assert desk.tree.stat().st_uid == (desk.tree / ".git" / "config").stat().st_uid == 65534
         (desk.tree / "a").write_text("1")

@@ -19,9 +19,10 @@ from datetime import UTC, datetime, timedelta
 
 from tireless.agent import protocol
 from tireless.agent.collect import Collector
+from tireless.agent.control import Control, RunAs, RunSpec
 from tireless.agent.gitcli import Remote
-from tireless.agent.process import Control, RunAs, RunSpec, run_agent
-from tireless.agent.prompt import OVERRIDE_MAX, override_path, render
+from tireless.agent.process import run_agent
+from tireless.agent.prompt import OVERRIDE_MAX, override_path, render_prompt
 from tireless.agent.protocol import Assignment, Exchange
 from tireless.agent.workspace import Found, Workspace, Workspaces, give
 from tireless.domain.job import Kind
@@ -121,7 +122,7 @@ class AgentRoom:
         override = await self.spaces.base_file(space, override_path(assignment), limit=OVERRIDE_MAX)
         # Random per run and told to nobody before: foreign text cannot contain it.
         fence = hashlib.sha256(f"fence {mark}".encode()).hexdigest()[:16]
-        prompt = render(assignment, exchange, base_sha=space.base_sha, fence=fence, override=override)
+        prompt = await render_prompt(assignment, exchange, base_sha=space.base_sha, fence=fence, override=override)
         job = protocol.job_document(assignment, base_sha=space.base_sha, deadline=deadline)
         protocol.write_exchange(exchange, job=job, prompt=prompt)
         if command.run_as:

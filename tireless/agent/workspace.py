@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tireless.agent.control import RunAs
 from tireless.agent.gitcli import Git, GitError, Remote
 from tireless.agent.places import Home, Places
-from tireless.agent.process import RunAs
 from tireless.domain.text import branch_prefix
 from tireless.errors import WorkspaceError
 
@@ -85,7 +85,7 @@ class Workspaces:
                 await self.git.run("update-ref", f"{_PIN}{key}", base, git_dir=cache, limit_s=_LOCAL_S)
                 await self._clone(home.tree, cache, remote, base)
             if run_as:
-                await asyncio.to_thread(_give, (home.tree, home.exchange), run_as)
+                await asyncio.to_thread(give, (home.tree, home.exchange), run_as)
         except BaseException:
             await self.drop(home)
             raise
@@ -249,7 +249,7 @@ def _remove_stale_locks(cache: Path) -> None:
                 Path(directory, name).unlink(missing_ok=True)
 
 
-def _give(paths: Iterable[Path], who: RunAs) -> None:
+def give(paths: Iterable[Path], who: RunAs) -> None:
     """Make the other user the owner of what is his, without following links out of it."""
     for path in paths:
         os.chown(path, who.uid, who.gid, follow_symlinks=False)
