@@ -124,7 +124,11 @@ class Http:
         repeatable = method in _REPEATABLE if repeat is None else repeat
         attempts = self._attempts if repeatable else 1
         async for attempt in stamina.retry_context(
-            on=self._retry_wait, attempts=attempts, timeout=None, wait_initial=self._retry_wait_s
+            on=self._retry_wait,
+            attempts=attempts,
+            timeout=None,
+            wait_initial=self._retry_wait_s,
+            wait_jitter=self._retry_wait_s,
         ):
             with attempt:
                 return await self._once(method, url, params=params, content=content, label=label)

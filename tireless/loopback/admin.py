@@ -16,12 +16,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tireless.loopback import journal as journals
-from tireless.loopback import render
+from tireless.loopback import render, render_issue
 from tireless.loopback.faults import Do, FaultPlan, Faults, When
 from tireless.loopback.gitrepo import GitRepos
 from tireless.loopback.journal import Journal
-from tireless.loopback.state import Rules, World
+from tireless.loopback.state import Rules
 from tireless.loopback.webhooks import Deliverer
+from tireless.loopback.world import World
 
 _Endpoint = Callable[["Admin", Request], Awaitable[Response]]
 
@@ -162,11 +163,11 @@ def state(world: World) -> dict[str, object]:
             "labels": [render.repo_label(world, repo, each) for each in repo.labels.values()],
             "issues": [
                 {
-                    **render.issue(world, repo, issue),
+                    **render_issue.issue(world, repo, issue),
                     "comment_bodies": [each.body for each in issue.entries if each.type == "comment"],
-                    "timeline": [render.timeline_entry(world, repo, issue, each) for each in issue.entries],
+                    "timeline": [render_issue.timeline_entry(world, repo, issue, each) for each in issue.entries],
                     "depends_on": issue.blocked_by,
-                    "pull": None if issue.pull is None else render.pull(world, repo, issue, None),
+                    "pull": None if issue.pull is None else render_issue.pull(world, repo, issue, None),
                 }
                 for issue in repo.issues.values()
             ],

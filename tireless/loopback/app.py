@@ -14,6 +14,7 @@ from tireless.loopback import (
     admin,
     comments,
     dependencies,
+    files,
     githttp,
     issues,
     labels,
@@ -29,8 +30,9 @@ from tireless.loopback.forms import Pages
 from tireless.loopback.gate import Gate
 from tireless.loopback.gitrepo import GitRepos
 from tireless.loopback.journal import Journal
-from tireless.loopback.state import Repo, User, World
+from tireless.loopback.state import Repo, User
 from tireless.loopback.webhooks import Deliverer
+from tireless.loopback.world import World
 
 API = "/api/v1"
 
@@ -38,6 +40,7 @@ API = "/api/v1"
 _TABLES = (
     issues.ROUTES[:1],
     repos.ROUTES,
+    files.ROUTES,
     comments.ROUTES,
     issues.ROUTES[1:],
     labels.ROUTES,

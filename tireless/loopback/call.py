@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from tireless.loopback import rights
 from tireless.loopback.gitrepo import GitRepos
-from tireless.loopback.state import Issue, Level, Repo, Token, User, World
+from tireless.loopback.state import Issue, Level, Repo, Token, User
+from tireless.loopback.world import World
 
 _T = TypeVar("_T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from tireless.loopback import references, render, rights
+from tireless.loopback import references, render_issue, rights
 from tireless.loopback.call import Call, Refusal, Route, not_found
 from tireless.loopback.state import Entry, Event, Issue
 
@@ -19,7 +19,7 @@ async def list_comments(call: Call) -> Response:
         if each.type == "comment" and each.updated >= since and (not before or each.updated <= before)
     ]
     call.headers["X-Total-Count"] = str(len(found))
-    return call.json([render.comment(call.world, call.repo, issue, each) for each in found])
+    return call.json([render_issue.comment(call.world, call.repo, issue, each) for each in found])
 
 
 async def list_repo_comments(call: Call) -> Response:
@@ -34,7 +34,7 @@ async def list_repo_comments(call: Call) -> Response:
     rows.sort(key=lambda row: row[1].id)
     if call.query("page"):
         rows = call.paged(rows)
-    return call.json([render.comment(call.world, call.repo, issue, each) for issue, each in rows])
+    return call.json([render_issue.comment(call.world, call.repo, issue, each) for issue, each in rows])
 
 
 async def create_comment(call: Call) -> Response:
@@ -48,7 +48,7 @@ async def create_comment(call: Call) -> Response:
     references.leave(call.world, call.repo, issue, doer, body, entry)
     name = "issue_comment" if issue.pull is None else "pull_request_comment"
     call.world.emit(Event(name, "created", call.repo, doer, issue, entry))
-    return call.json(render.comment(call.world, call.repo, issue, entry), 201)
+    return call.json(render_issue.comment(call.world, call.repo, issue, entry), 201)
 
 
 def _find(call: Call) -> tuple[Issue, Entry]:
@@ -64,7 +64,7 @@ def _find(call: Call) -> tuple[Issue, Entry]:
 async def get_comment(call: Call) -> Response:
     """One comment."""
     issue, entry = _find(call)
-    return call.json(render.comment(call.world, call.repo, issue, entry))
+    return call.json(render_issue.comment(call.world, call.repo, issue, entry))
 
 
 async def edit_comment(call: Call) -> Response:
@@ -73,7 +73,7 @@ async def edit_comment(call: Call) -> Response:
     doer, body = call.me, call.text("body", required=True)
     _need_author_or_writer(call, issue, entry)
     call.need_unarchived()
-    shown = render.comment(call.world, call.repo, issue, entry)
+    shown = render_issue.comment(call.world, call.repo, issue, entry)
     if body == entry.body:
         return call.json({**shown, "user": None})
     entry.body = body
@@ -81,7 +81,7 @@ async def edit_comment(call: Call) -> Response:
     references.leave(call.world, call.repo, issue, doer, body, entry)
     name = "issue_comment" if issue.pull is None else "pull_request_comment"
     call.world.emit(Event(name, "edited", call.repo, doer, issue, entry))
-    return call.json(render.comment(call.world, call.repo, issue, entry))
+    return call.json(render_issue.comment(call.world, call.repo, issue, entry))
 
 
 async def delete_comment(call: Call) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from tireless.loopback import render, rights
+from tireless.loopback import render, render_issue, rights
 from tireless.loopback.call import Call, Refusal, Route, not_found
 from tireless.loopback.state import Issue, Level, Repo
 
@@ -30,7 +30,7 @@ async def list_dependencies(call: Call) -> Response:
         blocker = None if repo is None else repo.issues.get(number)
         if repo is None or blocker is None:
             continue
-        shown = render.issue(call.world, repo, blocker)
+        shown = render_issue.issue(call.world, repo, blocker)
         if not _readable(call, repo, blocker):
             if not rights.may_write_issues(call.world, call.doer, call.repo, pull=issue.pull is not None):
                 shown |= {"id": 0, "number": 0, "title": "HIDDEN", "state": "open", "repository": None}
@@ -74,7 +74,7 @@ async def add_dependency(call: Call) -> Response:
     call.need_unarchived()
     issue = call.issue()
     _link(call, (call.repo, issue), _other(call))
-    return call.json(render.issue(call.world, call.repo, issue), 201)
+    return call.json(render_issue.issue(call.world, call.repo, issue), 201)
 
 
 async def add_block(call: Call) -> Response:
@@ -82,7 +82,7 @@ async def add_block(call: Call) -> Response:
     issue = call.issue()
     other = _other(call)
     _link(call, other, (call.repo, issue))
-    return call.json(render.issue(call.world, other[0], other[1]), 201)
+    return call.json(render_issue.issue(call.world, other[0], other[1]), 201)
 
 
 async def remove_dependency(call: Call) -> Response:
@@ -99,7 +99,7 @@ async def remove_dependency(call: Call) -> Response:
     issue.blocked_by.remove(edge)
     for each, other in ((issue, edge), (blocker, (call.repo.id, issue.number))):
         call.world.add_entry(each, call.me, "remove_dependency").dependent = other
-    return call.json(render.issue(call.world, call.repo, issue), 201)
+    return call.json(render_issue.issue(call.world, call.repo, issue), 201)
 
 
 ROUTES: list[Route] = [

@@ -13,7 +13,8 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from tireless.loopback import issues, rights
 from tireless.loopback.call import Call
 from tireless.loopback.gitrepo import GitRepos
-from tireless.loopback.state import Level, User, World
+from tireless.loopback.state import Level, User
+from tireless.loopback.world import World
 
 _COOKIE = "i_like_gitea"
 

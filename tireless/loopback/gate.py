@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tireless.loopback.faults import Fault, Faults, call_back
 from tireless.loopback.journal import BODY_KEPT, Journal, Recorded
-from tireless.loopback.state import World
+from tireless.loopback.world import World
 
 ADMIN = "/_loopback/"
 

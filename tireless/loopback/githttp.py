@@ -9,7 +9,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from tireless.loopback import pushes, rights
 from tireless.loopback.gitrepo import DENIED, GitRepos, git_env
-from tireless.loopback.state import Level, Repo, User, World
+from tireless.loopback.state import Level, Repo, User
+from tireless.loopback.world import World
 
 _TIME_LIMIT_S = 300.0
 _FILES = ("info/refs", "git-upload-pack", "git-receive-pack", "HEAD")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from starlette.responses import Response
 
-from tireless.loopback import labels, references, render, rights
+from tireless.loopback import labels, references, render_issue, rights
 from tireless.loopback.call import Call, Refusal, Route, not_found
 from tireless.loopback.state import Event, Issue, Level, Repo, User
 
@@ -44,7 +44,7 @@ async def list_issues(call: Call) -> Response:
         and (not word or _contains(each, word))
     ]
     found.sort(key=lambda each: (each.created, each.id), reverse=True)
-    return call.json([render.issue(call.world, call.repo, each) for each in call.paged(found)])
+    return call.json([render_issue.issue(call.world, call.repo, each) for each in call.paged(found)])
 
 
 def _readable_kinds(call: Call) -> set[bool]:
@@ -120,12 +120,12 @@ async def search(call: Call) -> Response:
             and (not known or known.intersection(each.label_ids))
         ]
     rows.sort(key=lambda row: (row[1].created, row[1].id), reverse=True)
-    return call.json([render.issue(world, repo, each) for repo, each in call.paged(rows)])
+    return call.json([render_issue.issue(world, repo, each) for repo, each in call.paged(rows)])
 
 
 async def get_issue(call: Call) -> Response:
     """One issue or pull request."""
-    return call.json(render.issue(call.world, call.repo, call.issue()))
+    return call.json(render_issue.issue(call.world, call.repo, call.issue()))
 
 
 async def create_issue(call: Call) -> Response:
@@ -141,7 +141,7 @@ async def create_issue(call: Call) -> Response:
     issue = open_issue(call, doer, title=title, body=call.text("body"), label_ids=label_ids)
     if call.flag("closed"):
         references.set_state(world, repo, issue, doer, closed=True)
-    return call.json(render.issue(world, repo, issue), 201)
+    return call.json(render_issue.issue(world, repo, issue), 201)
 
 
 def open_issue(call: Call, doer: User, *, title: str, body: str, label_ids: list[int]) -> Issue:
@@ -175,7 +175,7 @@ async def edit_issue(call: Call) -> Response:
         _assign(call, issue)
     if call.body.get("state") is not None:
         _edit_state(call, issue, call.text("state"))
-    return call.json(render.issue(world, repo, issue), 201)
+    return call.json(render_issue.issue(world, repo, issue), 201)
 
 
 def _edit_body(call: Call, issue: Issue, body: str, event: str) -> None:
@@ -224,7 +224,7 @@ async def timeline(call: Call) -> Response:
         page, limit = call.window()
         entries = entries[(page - 1) * limit : page * limit]
     call.headers["X-Total-Count"] = str(len(entries))
-    shown = [render.timeline_entry(call.world, call.repo, issue, each) for each in entries]
+    shown = [render_issue.timeline_entry(call.world, call.repo, issue, each) for each in entries]
     return call.json(shown or None)
 
 

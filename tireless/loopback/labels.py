@@ -6,9 +6,10 @@ import re
 
 from starlette.responses import Response
 
-from tireless.loopback import render, rights
+from tireless.loopback import render, render_issue, rights
 from tireless.loopback.call import Call, Refusal, Route, not_found
-from tireless.loopback.state import Event, Issue, Label, Repo, User, World
+from tireless.loopback.state import Event, Issue, Label, Repo, User
+from tireless.loopback.world import World
 
 _COLOR = re.compile(r"^#?(?:[0-9a-fA-F]{6}|[0-9a-fA-F]{3})$")
 
@@ -48,7 +49,7 @@ def attach_at_creation(world: World, repo: Repo, issue: Issue, doer: User, label
 
 async def list_on_issue(call: Call) -> Response:
     """The labels of an issue."""
-    return call.json(render.issue_labels(call.world, call.repo, call.issue()))
+    return call.json(render_issue.issue_labels(call.world, call.repo, call.issue()))
 
 
 def _asked(call: Call) -> list[Label]:
@@ -74,7 +75,7 @@ async def add_to_issue(call: Call) -> Response:
     for label in _asked(call):
         attach(call.world, call.repo, issue, call.me, label)
     call.world.emit(Event(_event(issue), "label_updated", call.repo, call.me, issue))
-    return call.json(render.issue_labels(call.world, call.repo, issue))
+    return call.json(render_issue.issue_labels(call.world, call.repo, issue))
 
 
 async def replace_on_issue(call: Call) -> Response:
@@ -90,7 +91,7 @@ async def replace_on_issue(call: Call) -> Response:
         if label_id not in keep and gone is not None:
             detach(call.world, issue, call.me, gone)
     call.world.emit(Event(_event(issue), "label_updated", call.repo, call.me, issue))
-    return call.json(render.issue_labels(call.world, call.repo, issue))
+    return call.json(render_issue.issue_labels(call.world, call.repo, issue))
 
 
 async def clear_issue(call: Call) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from tireless.loopback import issues, labels, pushes, references, render, rights
+from tireless.loopback import issues, labels, pushes, references, render_issue, rights
 from tireless.loopback.call import Call, Refusal, Route, not_found
 from tireless.loopback.state import Event, Issue, Level, Pull
 
@@ -23,7 +23,7 @@ async def list_pulls(call: Call) -> Response:
     ]
     newest = call.query("sort") == "recentupdate"
     rows.sort(key=lambda each: (each.updated if newest else each.created, each.id), reverse=True)
-    return call.json([render.pull(call.world, call.repo, each, call.doer) for each in call.paged(rows)])
+    return call.json([render_issue.pull(call.world, call.repo, each, call.doer) for each in call.paged(rows)])
 
 
 def _pull(call: Call) -> Issue:
@@ -35,7 +35,7 @@ def _pull(call: Call) -> Issue:
 
 async def get_pull(call: Call) -> Response:
     """One pull request."""
-    return call.json(render.pull(call.world, call.repo, _pull(call), call.doer))
+    return call.json(render_issue.pull(call.world, call.repo, _pull(call), call.doer))
 
 
 async def create_pull(call: Call) -> Response:
@@ -66,7 +66,7 @@ async def create_pull(call: Call) -> Response:
     world.add_entry(issue, doer, "pull_push")
     references.leave(world, repo, issue, doer, f"{issue.title}\n{issue.body}")
     world.emit(Event("pull_request", "opened", repo, doer, issue))
-    return call.json(render.pull(world, repo, issue, doer), 201)
+    return call.json(render_issue.pull(world, repo, issue, doer), 201)
 
 
 def _refuse_twin(repo_id: int, rows: list[Issue], base: str) -> None:
@@ -84,7 +84,7 @@ async def edit_pull(call: Call) -> Response:
     """As for an issue, answered as a pull request with 201."""
     issue = _pull(call)
     await issues.edit_issue(call)
-    return call.json(render.pull(call.world, call.repo, issue, call.doer), 201)
+    return call.json(render_issue.pull(call.world, call.repo, issue, call.doer), 201)
 
 
 async def merge(call: Call) -> Response:
@@ -94,7 +94,7 @@ async def merge(call: Call) -> Response:
     assert issue.pull is not None  # noqa: S101  _pull looked
     if rights.unit_level(world, doer, repo, rights.CODE) < Level.WRITE:
         raise Refusal(405, "User not allowed to merge PR")
-    if render.is_draft(issue.title):
+    if render_issue.is_draft(issue.title):
         raise Refusal(405, "Work in progress PRs cannot be merged")
     if issue.is_closed:
         raise Refusal(405, "pull request is not mergeable")
@@ -129,7 +129,7 @@ async def find_pull(call: Call) -> Response:
     head = call.param("head").rpartition(":")[2]
     for each in call.repo.issues.values():
         if each.pull is not None and (each.pull.base, each.pull.head) == (call.param("base"), head):
-            return call.json(render.pull(call.world, call.repo, each, call.doer))
+            return call.json(render_issue.pull(call.world, call.repo, each, call.doer))
     raise not_found()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tireless.loopback import references
 from tireless.loopback.gitrepo import GitRepos
-from tireless.loopback.state import Event, Issue, Repo, User, World
+from tireless.loopback.state import Event, Issue, Repo, User
+from tireless.loopback.world import World
 
 
 async def received(world: World, git: GitRepos, repo: Repo, doer: User) -> None:

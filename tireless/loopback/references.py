@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 
 from tireless.loopback import rights
-from tireless.loopback.state import Entry, Event, Issue, Repo, User, World
+from tireless.loopback.state import Entry, Event, Issue, Repo, User
+from tireless.loopback.world import World
 
 _REFERENCE = re.compile(
     r"(?:(?P<word>clos(?:e|es|ed)|fix(?:|es|ed)|resolv(?:e|es|ed)|reopen(?:|s|ed)):?\s+)?"

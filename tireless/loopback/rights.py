@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tireless.loopback.state import Level, Repo, Token, User, World
+from tireless.loopback.state import Level, Repo, Token, User
+from tireless.loopback.world import World
 
 ISSUES, PULLS, CODE = "repo.issues", "repo.pulls", "repo.code"
 

@@ -19,7 +19,7 @@ import uvicorn
 from tireless.loopback.app import Forge
 from tireless.loopback.faults import Callback, Fault, FaultPlan, When
 from tireless.loopback.journal import Recorded
-from tireless.loopback.state import World
+from tireless.loopback.world import World
 
 _T = TypeVar("_T")
 

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
-from tireless.loopback import render
+from tireless.loopback import render, render_issue
 from tireless.loopback.call import Call, Refusal, Route, not_found
-from tireless.loopback.state import Event, Hook, Level, World
+from tireless.loopback.state import Event, Hook, Level
+from tireless.loopback.world import World
 
 DELIVER_TIMEOUT_S = 5.0
 KEPT = 10_000
@@ -133,12 +134,12 @@ def _payload(world: World, event: Event) -> render.Json:
         if event.comment is None:
             found["number"] = issue.number
         if issue.pull is not None and event.comment is None:
-            found["pull_request"] = render.pull(world, repo, issue, event.sender)
+            found["pull_request"] = render_issue.pull(world, repo, issue, event.sender)
         else:
-            found["issue"] = render.issue(world, repo, issue)
+            found["issue"] = render_issue.issue(world, repo, issue)
         found["commit_id"] = ""
     if issue is not None and event.comment is not None:
-        found["comment"] = render.comment(world, repo, issue, event.comment)
+        found["comment"] = render_issue.comment(world, repo, issue, event.comment)
         found["is_pull"] = issue.pull is not None
     return {
         **found,
