@@ -249,8 +249,9 @@ def _delivered(picture: Picture, job: JobPicture) -> tuple[str, str | None]:
         return f"Done: [pull request {job.pull_request}]({picture.address(job.pull_request, pull=True)}).", None
     made = [child for child in picture.children if child.number is not None]
     if job.kind is not Kind.IMPLEMENT and made:
-        what = "proposals" if job.kind is Kind.DISCOVER else "child issues"
-        return f"Done: {len(made)} {what}, {picture.children_done} of them ended.", None
+        what = "proposal" if job.kind is Kind.DISCOVER else "child issue"
+        plural = "" if len(made) == 1 else "s"
+        return f"Done: {len(made)} {what}{plural}, {picture.children_done} of them ended.", None
     if job.last_outcome == "no_change":
         return "Done: the agent found that nothing has to be changed.", _why(job)
     return "Done.", None
