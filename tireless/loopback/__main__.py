@@ -30,9 +30,6 @@ def main() -> int:
     try:
         forge = build(directory, url=url)
         forge.world.rules.page_limit = args.page_limit
-        said = {"url": url, "login": ADMIN_LOGIN, "password": ADMIN_PASSWORD, "token": ADMIN_TOKEN}
-        sys.stdout.write(json.dumps(said) + "\n")
-        sys.stdout.flush()
         server = server_for(forge)
 
         async def serve() -> None:
@@ -47,6 +44,9 @@ def main() -> int:
                         server.should_exit = True
 
                 loop.add_reader(sys.stdin.fileno(), readable)
+            said = {"url": url, "login": ADMIN_LOGIN, "password": ADMIN_PASSWORD, "token": ADMIN_TOKEN}
+            sys.stdout.write(json.dumps(said) + "\n")
+            sys.stdout.flush()
             await server.serve(sockets=[sock])
 
         asyncio.run(serve())

@@ -155,7 +155,10 @@ async def _released_or_gone(fault: Fault, receive: Receive) -> None:
     gone = asyncio.ensure_future(receive())  # the body is read: the only message left is the disconnect
     try:
         await asyncio.wait({released, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not released.done():
+        if not gone.done():
+            # a killed client's end of the line may lie in the kernel still: let the loop see it
+            await asyncio.wait({gone}, timeout=0.05)
+        if gone.done():
             raise Gone
     finally:
         for each in (released, gone):
