@@ -284,7 +284,7 @@ async def test_undelivered_work_is_kept_as_a_bundle(yard: Yard, tmp_path: Path) 
     assert plain_git(yard.server.root / "lamp.seed", "rev-parse", "FETCH_HEAD") == commit
 
 
-async def test_removal_is_idempotent_and_thorough(yard: Yard) -> None:
+async def test_removal_is_idempotent_and_thorough(yard: Yard, tmp_path: Path) -> None:
     """A run is removed twice without complaint, also when the agent closed its directories against everybody."""
     space = await yard.prepare()
     locked = space.home.tree / "cache" / "module"
@@ -292,9 +292,11 @@ async def test_removal_is_idempotent_and_thorough(yard: Yard) -> None:
     (locked / "file").touch()
     locked.chmod(0o500)
     locked.parent.chmod(0)
-    await yard.places.remove(space.home.key)
+    await yard.spaces.drop(space.home)
     assert os.listdir(yard.root / "root" / "runs") == []
-    await yard.places.remove(space.home.key)
+    other = os.open(tmp_path, os.O_RDONLY)  # may get the number of the lock that was let go of
+    await yard.spaces.drop(space.home)
+    os.close(other)
 
 
 async def test_removal_follows_no_link(yard: Yard, tmp_path: Path) -> None:
@@ -341,5 +343,5 @@ async def test_stale_runs_are_those_nobody_holds(yard: Yard) -> None:
     """A run whose runner lives is not stale; once let go of, as by a runner's death, it is."""
     space = await yard.prepare("1.aaaaaaaa")
     assert yard.places.stale() == []
-    yard.places.release(space.home)
+    space.home.hold.close()
     assert yard.places.stale() == ["1.aaaaaaaa"]

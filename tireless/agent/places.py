@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,28 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOCK_TICK_S = 0.05
 
 
+class Hold:
+    """An open descriptor with a lock on it. Let go of once, however often it is asked: numbers are used again."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+
+    def close(self) -> None:
+        """Let go."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The directories of one run. `lock` is an open descriptor: while it is, no clean-up takes the run for dead."""
+    """The directories of one run. While `hold` is open no clean-up takes the run for dead."""
 
     key: str
     path: Path
-    lock: int
+    hold: Hold
     tree_id: tuple[int, int]
     """Device and inode of `tree` as we made it."""
 
@@ -104,7 +119,7 @@ class Places:
             made = os.lstat(path / "tree")
         except OSError as error:
             raise WorkspaceError(f"could not make the directories of a run at {path}: {error}") from error
-        return Home(key=key, path=path, lock=lock, tree_id=(made.st_dev, made.st_ino))
+        return Home(key=key, path=path, hold=Hold(lock), tree_id=(made.st_dev, made.st_ino))
 
     def stale(self) -> list[str]:
         """Keys of runs that no living process holds: what crashed runners of this host left."""
@@ -115,11 +130,6 @@ class Places:
     async def remove(self, key: str) -> None:
         """Remove a run's directories; gone already is as good. Verified: WorkspaceError if anything is left."""
         await asyncio.to_thread(self._remove, self._run(key))
-
-    def release(self, home: Home) -> None:
-        """Let go of a run that stays on disk."""
-        with contextlib.suppress(OSError):
-            os.close(home.lock)
 
     def has_run(self, key: str) -> bool:
         """Is there a run of this key on disk?"""
@@ -160,7 +170,7 @@ class Places:
             raise WorkspaceError(f"refused to remove {path}: {self.root} does not carry our mark {_MARK}")
         try:
             if stat.S_ISDIR(os.lstat(path).st_mode):
-                shutil.rmtree(path, onerror=_open_and_retry)  # does not follow links
+                _remove_tree(path)
             else:
                 path.unlink()
         except FileNotFoundError:
@@ -177,20 +187,23 @@ class Places:
             raise WorkspaceError(f"{path} is a link or belongs to another user: refused to work below it")
 
 
-def _open_and_retry(function: Callable[..., object], path: str, _info: object) -> None:
-    """An agent may leave directories that nobody can write or list (a Go module cache does): open them and go on."""
-    parent = os.path.dirname(path)
-    for one in (parent, path):
-        with contextlib.suppress(OSError):
-            if stat.S_ISDIR(os.lstat(one).st_mode):
-                os.chmod(one, 0o700)
+def _remove_tree(path: Path) -> None:
+    """Like `rm -rf`: follows no link, and opens directories that an agent closed (a Go module cache is read-only)."""
     try:
-        if function in (os.rmdir, os.unlink):
-            function(path)
-        else:
-            shutil.rmtree(path)
-    except FileNotFoundError:
-        return
+        shutil.rmtree(path)
+    except PermissionError:
+        _open_directories(path)
+        shutil.rmtree(path)
+
+
+def _open_directories(path: Path) -> None:
+    os.chmod(path, 0o700)
+    for directory, names, _files in os.walk(path):
+        # Before the walk goes into them.
+        for name in names:
+            inside = os.path.join(directory, name)
+            if stat.S_ISDIR(os.lstat(inside).st_mode):
+                os.chmod(inside, 0o700)
 
 
 def _held(lock: Path) -> bool:

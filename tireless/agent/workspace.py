@@ -162,7 +162,7 @@ class Workspaces:
     async def drop(self, home: Home) -> None:
         """Remove a run's directories; idempotent."""
         await self.places.remove(home.key)
-        self.places.release(home)
+        home.hold.close()
 
     async def _fetch(self, cache: Path, remote: Remote, lock: int) -> None:
         """Bring the cache up to the forge. The lock is ours and git's: whatever else lies there half-done is dead."""
