@@ -241,13 +241,9 @@ class Offering:
         else:
             made = await self._create_child(child, specs, waits, unknown_lane)
             await self._label(made, [spec for spec in specs if not _carries(made.labels, spec.name)])
-        runs = self._runs
-
-        async def record(conn: Connection) -> bool:
-            async with transaction(conn, f"recording child {child.key}"):
-                return await publish.child_made(conn, self._delivery, child, made, asked_at=asked_at, runs=runs)
-
-        await self._fenced(record)
+        async with self._pool.connection() as conn, transaction(conn, f"recording child {child.key}"):
+            if not await publish.child_made(conn, self._delivery, child, made, asked_at=asked_at, runs=self._runs):
+                raise TakeLostError
         return replace(child, number=made.number)
 
     async def _create_child(
