@@ -242,6 +242,27 @@ async def test_an_answer_beyond_the_limit_is_not_read_on(stage: Stage) -> None:
     await small.aclose()
 
 
+async def test_huge_bodies_hide_no_issue(loopback: LoopbackForge, stage: Stage) -> None:
+    """A page too large to read is read one by one; only an issue too large by itself is Malformed; pulls likewise."""
+    for n in range(6):
+        await stage.mallory.create_issue(stage.path, f"long {n}", "x" * 20_000)
+    await stage.mallory.create_issue(stage.path, "longer", "x" * 60_000)
+    await stage.alice.create_issue(stage.path, "plain")
+    small = GiteaForge(name="small", url=stage.url, token=stage.bot.token, max_answer_bytes=50_000)
+    page = await small.issues(stage.repo, page=1)
+    assert [each.title for each in page.issues] == ["plain", *(f"long {n}" for n in range(5, -1, -1))]
+    assert (page.rows, page.total, len(page.malformed)) == (8, 8, 1)
+    assert page.server_date is not None
+    await loopback.call(lambda: setattr(loopback.world.rules, "page_limit", 3))
+    rows = [(await small.issues(stage.repo, page=number)).rows for number in (1, 2, 3, 4)]
+    assert rows == [3, 3, 2, 0]
+    for n in range(7):
+        await stage.bob.commit(stage.path, f"{n}.txt", "x", new_branch=f"work{n}")
+        await stage.bob.create_pull(stage.path, f"pull {n}", head=f"work{n}", body="x" * (20_000 if n in (2, 3) else 1))
+    assert len(await small.pulls(stage.repo)) == 7
+    await small.aclose()
+
+
 async def test_missing_and_broken_are_told_apart_at_500(
     loopback: LoopbackForge, stage: Stage, forge: GiteaForge, number: int
 ) -> None:

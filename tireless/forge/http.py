@@ -15,7 +15,7 @@ import stamina
 
 from tireless import __version__
 from tireless.errors import ForgeGarbled, ForgeUnavailable, RateLimited
-from tireless.forge.reply import Answer, error_of, excerpt
+from tireless.forge.reply import Answer, AnswerTooLarge, error_of, excerpt
 
 MAX_RETRY_AFTER_S = 10.0
 """A longer `Retry-After` is not slept on inside a call: it is raised, and the service that asked backs off."""
@@ -63,7 +63,7 @@ class Http:
         requests_per_minute: int = 3000,
         attempts: int = 3,
         retry_wait_s: float = 0.5,
-        max_answer_bytes: int = 128 * 1024 * 1024,
+        max_answer_bytes: int = 64 * 1024 * 1024,
         ca_file: Path | None = None,
         trust_env: bool = False,
     ) -> None:
@@ -185,7 +185,7 @@ class Http:
             async for chunk in response.aiter_bytes():
                 size += len(chunk)
                 if size > self._max_answer_bytes:
-                    raise ForgeGarbled(
+                    raise AnswerTooLarge(
                         f"{label}: forge {self.name} sent more than {self._max_answer_bytes} bytes; it was not read on",
                         status=response.status_code,
                     )

@@ -63,7 +63,7 @@ class Person:
 
     async def delete_user(self, login: str) -> None:
         """A user vanishes; what he wrote is the Ghost's then."""
-        await self.api("DELETE", f"/admin/users/{segment(login)}?purge=false")
+        await self.api("DELETE", f"/admin/users/{segment(login)}")
 
     # ------------------------------------------------------------------ repositories
 

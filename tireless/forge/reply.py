@@ -20,6 +20,10 @@ from tireless.errors import (
 )
 
 
+class AnswerTooLarge(ForgeGarbled):
+    """The answer was longer than we read: ask for less of it. Anyone who can write issues can cause this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One 2xx answer, body unread. `call` is `METHOD path`, for messages."""
