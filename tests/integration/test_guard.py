@@ -140,7 +140,7 @@ async def test_guard_that_does_not_obey_is_killed(tmp_path: Path, witness: Witne
     running = begin(run, Control(boottime() + 0.5))
     await witness.line()
     ended = await running
-    assert ended.guard_lost
+    assert ended.stopped is Stop.LEASE_LOST
     await witness.gone()
 
 

@@ -368,7 +368,7 @@ async def test_tree_of_another_user_is_read_as_that_user() -> None:
         places.open(shared=True)
         spaces = Workspaces(places, Git(redactor=Redactor(), environ=os.environ))
         remote = Remote(f"{server.url}/lamp.git", Credential(USER, TOKEN))
-        other = RunAs(uid=65534, gid=65534)
+        other = RunAs(uid=65534, gid=65534, groups=(65534,))
         space = await spaces.prepare("1.0123abcd", remote, repository="main-1", base_branch="main", run_as=other)
         desk = Desk(space, spaces)
         assert desk.tree.stat().st_uid == (desk.tree / ".git" / "config").stat().st_uid == 65534

@@ -91,7 +91,8 @@ class Collector:
         Git refuses a tree of another user, so with `run_as` this runs as that user.
         """
         who = self._space.run_as
-        change = f"setpriv --reuid={who.uid} --regid={who.gid} --clear-groups -- " if who else ""
+        groups = f"--groups={','.join(map(str, who.groups))}" if who and who.groups else "--clear-groups"
+        change = f"setpriv --reuid={who.uid} --regid={who.gid} {groups} -- " if who else ""
         return f"GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 {change}git upload-pack --strict"
 
     async def _tree_with_left_over(self, head: str) -> str:

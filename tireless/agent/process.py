@@ -206,8 +206,11 @@ class _Run:
         """A guard may be stopped (SIGSTOP), or its run may not die: past all limits it is killed, and we sweep."""
         if self.control.stopped is not None and self.ordered is None:
             self.ordered = now
+        overdue = boottime() > self.control.deadline + _TICK_S
+        if overdue:
+            self.control.stop(Stop.LEASE_LOST)
         late = self.ordered is not None and now > self.ordered + self.spec.grace_s + guard.KILL_LIMIT_S + _TICK_S
-        if late or boottime() > self.control.deadline + _TICK_S:
+        if late or overdue:
             with contextlib.suppress(ProcessLookupError):
                 self._guard.kill()
 
