@@ -38,6 +38,7 @@ CREATE TABLE repository (
   newest_first_seen_at timestamptz,                          -- when that stamp was first met, our clock
   poll_not_before   timestamptz NOT NULL DEFAULT '-infinity',
   full_scan_at      timestamptz,
+  judged_by         text,                                    -- hash of the rules under which all of it was judged last
   poll_failures     int NOT NULL DEFAULT 0,
   poll_error        text,
   take_token        uuid,

@@ -29,6 +29,7 @@ GATES: tuple[Gate, ...] = (
     Gate("untracked", "is the repository watched?"),
     Gate("unreadable", "can the repository be read?"),
     Gate("unseen", "has the issue been read?"),
+    Gate("gone", "is the issue still there?"),
     Gate("closed", "is the issue open?"),
     Gate("not_asked", "does a label ask for work?"),
     Gate("unknown_label", "are the labels known?"),
@@ -56,10 +57,10 @@ GATES: tuple[Gate, ...] = (
     Gate("backoff", "is its backoff over?"),
     Gate("attempts", "has it attempts left?"),
     # the lane
-    Gate("lane_closed", "is the lane configured?"),
+    Gate("lane_not_configured", "is the lane configured?"),
     Gate("lane_held", "is the lane open?"),
-    Gate("lane_probing", "has the lane's probe passed?"),
     Gate("lane_full", "may the lane run another job?"),
+    Gate("probing", "has the lane's probe passed?"),
     Gate("running", "is it not running already?"),
     Gate("publishing", "is it not being delivered already?"),
     # told, never in the way of a claim
@@ -70,6 +71,7 @@ ORDER: Mapping[str, int] = {gate.code: place for place, gate in enumerate(GATES)
 
 TRIAGE_CODES = frozenset(
     {
+        "gone",
         "closed",
         "unknown_label",
         "cannot_tell",
@@ -195,6 +197,7 @@ _SAYINGS: Mapping[str, _Say] = {
     "untracked": _fixed("The repository is not watched.", "`tireless repos add` it, or configure it."),
     "unreadable": _fixed("The repository cannot be read with the bot's token.", "give the bot's user access to it."),
     "unseen": _fixed("The issue has not been read yet.", "wait for the next poll, or run `tireless poll --once`."),
+    "gone": _fixed("The issue was deleted.", "make a new one."),
     "closed": _fixed("The issue is closed.", "reopen it."),
     "not_asked": _fixed("No label asks for work.", "put on {opt_in} and a mode."),
     "unknown_label": _unknown_label,
@@ -228,9 +231,9 @@ _SAYINGS: Mapping[str, _Say] = {
     "blocked": _fixed("The agent is blocked by something outside.", "it is tried again at the time shown."),
     "backoff": _fixed("The last attempt failed.", "it is tried again at the time shown."),
     "attempts": _fixed("It has no attempts left.", "{again}."),
-    "lane_closed": _fixed("The lane is not configured any more.", "configure it, or `tireless jobs reroute`."),
+    "lane_not_configured": _fixed("The lane is not configured any more.", "configure it, or `tireless jobs reroute`."),
     "lane_held": _fixed("The lane is held.", "see `tireless lanes ls`; `tireless lanes release` it."),
-    "lane_probing": _fixed("The lane was held, and one job goes first to see whether it works again.", "wait."),
+    "probing": _fixed("The lane was held, and one job goes first to see whether it works again.", "wait."),
     "lane_full": _fixed("As many jobs of this lane are running as may run at once.", "wait."),
     "running": _fixed("An agent is working on it."),
     "publishing": _fixed("The agent is done; the result is being delivered."),

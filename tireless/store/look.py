@@ -98,6 +98,12 @@ async def answer_look(conn: Connection, look: Look, *, asked_at: datetime) -> bo
     return False
 
 
+async def drop_look(conn: Connection, repository_id: int, number: int, *, asked_at: datetime) -> None:
+    """The same for a read that was not sent for the look's sake: whoever took it finds it gone."""
+    with translate(f"answering the look at issue {number}"):
+        await conn.execute(ANSWER, {"repository_id": repository_id, "number": number, "asked_at": asked_at})
+
+
 # A look that was written again meanwhile is due as that writing says.
 PUT_OFF = """
 UPDATE look SET take_token = NULL, take_until = NULL, failures = failures + 1, error = %(error)s,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from uuid import uuid4
 
-from psycopg.rows import class_row
+from psycopg.rows import class_row, dict_row
 
 from tireless.domain.cursor import Cursor
+from tireless.domain.issue import IssueState, Snapshot
 from tireless.store.db import Connection, clean_text, translate
 from tireless.store.repos import RepoRow
 
@@ -28,7 +30,7 @@ RETURNING r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.sou
           r.newest_first_seen_at,
           r.full_scan_at IS NULL
             OR r.full_scan_at < clock_timestamp() - make_interval(secs => %(full_scan_s)s::float8) AS full_scan_due,
-          r.poll_failures, r.take_token AS token
+          r.judged_by, r.poll_failures, r.take_token AS token
 """
 
 
@@ -75,14 +77,20 @@ async def keep_take(conn: Connection, repo: RepoRow, *, take_s: float = 120.0) -
 POLLED = """
 UPDATE repository SET since = %(since)s, newest_seen = %(newest)s, newest_first_seen_at = %(first_seen)s,
        full_scan_at = CASE WHEN %(full)s::boolean THEN clock_timestamp() ELSE full_scan_at END,
+       judged_by = CASE WHEN %(full)s::boolean THEN %(judged_by)s ELSE judged_by END,
        poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
        poll_failures = 0, poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
  WHERE id = %(id)s AND take_token = %(token)s
 """
 
 
-async def polled(conn: Connection, repo: RepoRow, cursor: Cursor, *, full: bool, delay_s: float) -> bool:
-    """A poll came to its end; the next one is due in `delay_s` seconds. False: the take was lost, nothing moved."""
+async def polled(
+    conn: Connection, repo: RepoRow, cursor: Cursor, *, full: bool, judged_by: str, delay_s: float
+) -> bool:
+    """A poll came to its end; the next one is due in `delay_s` seconds. False: the take was lost, nothing moved.
+
+    `judged_by` names the rules; a full scan under them is what makes all issues judged by them.
+    """
     values = {
         "id": repo.id,
         "token": repo.token,
@@ -90,6 +98,7 @@ async def polled(conn: Connection, repo: RepoRow, cursor: Cursor, *, full: bool,
         "newest": cursor.newest,
         "first_seen": cursor.newest_first_seen,
         "full": full,
+        "judged_by": judged_by,
         "delay_s": delay_s,
     }
     with translate(f"ending the poll of {repo.ref}"):
@@ -109,3 +118,58 @@ async def poll_failed(conn: Connection, repo: RepoRow, error: str, *, delay_s: f
     values = {"id": repo.id, "token": repo.token, "error": clean_text(error)[:2000], "delay_s": delay_s}
     with translate(f"putting off the poll of {repo.ref}"):
         await conn.execute(POLL_FAILED, values)
+
+
+# ------------------------------------------------------------------------------------------------ what need not be read
+
+STORED = """
+SELECT i.number, i.forge_issue_id, i.updated_at, i.content_hash, i.open, i.labels,
+       EXISTS (SELECT FROM job j WHERE j.issue_id = i.id AND j.state IN ('pending', 'waiting', 'claimed', 'publishing'))
+         AS live
+  FROM issue i
+ WHERE i.repository_id = %(repository_id)s AND i.number = ANY (%(numbers)s::int[]) AND i.settled
+   AND i.triage_code IS DISTINCT FROM 'cannot_tell'
+"""
+
+
+async def unchanged(
+    conn: Connection, repository_id: int, snapshots: Sequence[Snapshot], *, live_too: bool
+) -> frozenset[int]:
+    """Numbers of those issues that were judged exactly as they are now, so that their timelines need no reading.
+
+    Only where the stored reading was sent well after the issue's stamp: stamps have whole seconds. Renaming or
+    deleting a label moves no stamp, so labels are compared too. `live_too`: also issues with a live job.
+    """
+    values = {"repository_id": repository_id, "numbers": [one.number for one in snapshots]}
+    with translate(f"comparing {len(snapshots)} issues of repository {repository_id} with what is stored"):
+        async with conn.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(STORED, values)
+            stored = {row["number"]: row async for row in cursor}
+    return frozenset(
+        one.number
+        for one in snapshots
+        if (row := stored.get(one.number)) is not None
+        and (live_too or not row["live"])
+        and (row["forge_issue_id"], row["updated_at"], row["open"], row["content_hash"])
+        == (one.issue_id, one.updated_at, one.state is IssueState.OPEN, one.content_hash)
+        and {(each["id"], each["name"]) for each in row["labels"]} == {(each.id, each.name) for each in one.labels}
+    )
+
+
+# A scan of everything did not show them: deleted, or a page was torn. One read tells.
+LOOK_FOR_UNSEEN = """
+INSERT INTO look (repository_id, number, why)
+SELECT i.repository_id, i.number, 'missing from a full scan'
+  FROM job j JOIN issue i ON i.id = j.issue_id
+ WHERE j.repository_id = %(repository_id)s AND j.state IN ('pending', 'waiting', 'claimed', 'publishing')
+   AND i.number <> ALL (%(seen)s::int[]) AND i.seen_at < %(began)s
+ ORDER BY i.number
+ON CONFLICT (repository_id, number) DO NOTHING
+"""
+
+
+async def look_for_unseen(conn: Connection, repo: RepoRow, seen: Collection[int], *, began: datetime) -> int:
+    """Looks at issues with a live job that a full scan begun at `began` did not show; how many."""
+    values = {"repository_id": repo.id, "seen": list(seen), "began": began}
+    with translate(f"looking for issues missing from {repo.ref}"):
+        return (await conn.execute(LOOK_FOR_UNSEEN, values)).rowcount

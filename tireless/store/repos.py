@@ -31,6 +31,7 @@ class RepoRow:
     newest_seen: datetime | None
     newest_first_seen_at: datetime | None
     full_scan_due: bool
+    judged_by: str | None
     poll_failures: int
     token: UUID | None = None
 
@@ -89,7 +90,8 @@ async def forge_failed(conn: Connection, name: str, error: str) -> None:
 
 TRACKED = """
 SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.since, r.newest_seen,
-       r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.poll_failures, r.take_token AS token
+       r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.judged_by, r.poll_failures,
+       r.take_token AS token
   FROM repository r
  WHERE r.tracked AND (%(forge)s::text IS NULL OR r.forge = %(forge)s)
  ORDER BY r.forge, lower(r.owner), lower(r.name)
@@ -101,6 +103,21 @@ async def tracked_repos(conn: Connection, forge: str | None = None) -> list[Repo
     with translate("reading the watched repositories"):
         async with conn.cursor(row_factory=class_row(RepoRow)) as cursor:
             return await (await cursor.execute(TRACKED, {"forge": forge})).fetchall()
+
+
+WATCHED = """
+SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.since, r.newest_seen,
+       r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.judged_by, r.poll_failures,
+       r.take_token AS token
+  FROM repository r WHERE r.id = %(id)s AND r.tracked
+"""
+
+
+async def watched(conn: Connection, repository_id: int) -> RepoRow | None:
+    """One repository, None when it is not watched (any more)."""
+    with translate(f"reading repository {repository_id}"):
+        async with conn.cursor(row_factory=class_row(RepoRow)) as cursor:
+            return await (await cursor.execute(WATCHED, {"id": repository_id})).fetchone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +207,9 @@ SELECT r.id, r.source, r.tracked FROM repository r
  WHERE r.forge = %(forge)s AND lower(r.owner) = lower(%(owner)s) AND lower(r.name) = lower(%(name)s)
  ORDER BY r.tracked DESC, r.id DESC LIMIT 1 FOR NO KEY UPDATE
 """
-UNTRACK = "UPDATE repository SET tracked = false WHERE id = %(id)s"
+
+
+DROP = "UPDATE repository SET tracked = false WHERE id = %(id)s"
 
 
 async def untrack(conn: Connection, repo: RepoRef) -> None:
@@ -205,10 +224,17 @@ async def untrack(conn: Connection, repo: RepoRef) -> None:
             raise NotKnown(f"{repo.path} on {repo.forge} is not watched: see `tireless repos ls`")
         if row[1] == "config":
             raise Refused("configured", f"{repo.path} is named by the configuration: take it out there")
-        await conn.execute(UNTRACK, {"id": row[0]})
+        await conn.execute(DROP, {"id": row[0]})
     await _judge_rest(conn, int(row[0]))
 
 
+# Watched under a name that is another's now, it was renamed or deleted itself. Under a name nobody has its next poll
+# finds nothing and asks for it by id.
+SET_ASIDE = """
+UPDATE repository r SET name = r.name || '~' || r.id, poll_not_before = '-infinity'
+ WHERE r.forge = %(forge)s AND lower(r.owner) = lower(%(owner)s) AND lower(r.name) = lower(%(name)s) AND r.tracked
+   AND r.forge_repo_id <> %(forge_repo_id)s
+"""
 RENAME = """
 UPDATE repository SET owner = %(owner)s, name = %(name)s, owner_is_org = coalesce(%(owner_is_org)s, owner_is_org),
                       default_branch = %(default_branch)s, clone_url = %(clone_url)s, html_url = %(html_url)s
@@ -217,16 +243,20 @@ UPDATE repository SET owner = %(owner)s, name = %(name)s, owner_is_org = coalesc
 
 
 async def refresh_repository(conn: Connection, repository_id: int, found: Repository, *, forge: str) -> None:
-    """Write what the forge says of a repository now, a new name included; its history stays. In a transaction.
-
-    Another one watched under the new name was renamed or deleted before that: it is resolved at its own poll.
-    """
+    """Write what the forge says of a repository now, a new name included; its history stays. In a transaction."""
     values = {**_names(forge, found), "id": repository_id}
     with translate(f"writing what {found.owner}/{found.name} is"):
-        dropped = [int(row[0]) async for row in await conn.execute(NAME_TAKEN, values)]
+        await conn.execute(SET_ASIDE, values)
         await conn.execute(RENAME, values)
-    for other in dropped:
-        await _judge_rest(conn, other)
+
+
+async def replace_repository(conn: Connection, old: RepoRow, new: Repository, *, require_opt_in: bool = True) -> None:
+    """Watch the repository that was made anew under the old one's name; in a transaction of the caller's."""
+    with translate(f"replacing {old.ref}"):
+        await conn.execute(DROP, {"id": old.id})
+        values = {**_names(old.forge, new), "source": old.source, "require_opt_in": require_opt_in}
+        await conn.execute(WATCH, values)
+    await _judge_rest(conn, old.id)
 
 
 def _names(forge: str, repository: Repository) -> dict[str, object]:
@@ -245,8 +275,9 @@ def _names(forge: str, repository: Repository) -> dict[str, object]:
 # ------------------------------------------------------------------------------------------------ which can be read
 
 UNREADABLE = """
-UPDATE repository SET readable = false, unreadable_reason = %(reason)s WHERE id = %(id)s AND tracked
-RETURNING id
+WITH before AS (SELECT r.id, r.readable FROM repository r WHERE r.id = %(id)s AND r.tracked FOR NO KEY UPDATE)
+UPDATE repository r SET readable = false, unreadable_reason = %(reason)s FROM before b WHERE r.id = b.id
+RETURNING b.readable
 """
 READABLE = """
 UPDATE repository SET readable = true, unreadable_reason = NULL WHERE id = %(id)s AND NOT readable RETURNING id
@@ -256,8 +287,11 @@ UPDATE repository SET readable = true, unreadable_reason = NULL WHERE id = %(id)
 async def mark_unreadable(conn: Connection, repository_id: int, reason: str) -> None:
     """The forge answered that the bot may not read it: its resting jobs wait, cannot_tell. In a transaction."""
     with translate(f"marking repository {repository_id} unreadable"):
-        await conn.execute(UNREADABLE, {"id": repository_id, "reason": clean_text(reason)[:2000]})
-    await _judge_rest(conn, repository_id)
+        values = {"id": repository_id, "reason": clean_text(reason)[:2000]}
+        row = await (await conn.execute(UNREADABLE, values)).fetchone()
+    if row is not None:
+        # Said before: only what has come back to pending since.
+        await _judge_rest(conn, repository_id, pending_only=not row[0])
 
 
 async def mark_readable(conn: Connection, repository_id: int) -> None:
@@ -271,7 +305,8 @@ async def mark_readable(conn: Connection, repository_id: int) -> None:
 # The trigger of 0002 looks at `tracked` and `readable`; it only has to be touched. The repository's row is locked.
 JUDGE_REST = """
 WITH kin AS MATERIALIZED (
-  SELECT id, state FROM job WHERE repository_id = %(id)s AND state IN ('pending', 'waiting')
+  SELECT id, state FROM job
+   WHERE repository_id = %(id)s AND state IN ('pending', 'waiting') AND (state = 'pending' OR NOT %(pending_only)s)
    ORDER BY id FOR NO KEY UPDATE
 ), moved AS (
   UPDATE job SET state = 'waiting' FROM kin WHERE job.id = kin.id
@@ -287,6 +322,6 @@ SELECT count(*) FROM woken
 """
 
 
-async def _judge_rest(conn: Connection, repository_id: int) -> None:
+async def _judge_rest(conn: Connection, repository_id: int, *, pending_only: bool = False) -> None:
     with translate(f"judging the resting jobs of repository {repository_id}"):
-        await conn.execute(JUDGE_REST, {"id": repository_id})
+        await conn.execute(JUDGE_REST, {"id": repository_id, "pending_only": pending_only})

@@ -1,0 +1,142 @@
+"""A poller on the loopback forge's stage: one watched repository, two lanes, and questions to the rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from tests.support import rows
+from tests.support.forges import LoopbackForge, Stage
+from tireless.domain.job import Kind
+from tireless.domain.labels import LabelScheme
+from tireless.domain.people import Policy
+from tireless.domain.routing import Lane
+from tireless.forge.gitea import GiteaForge
+from tireless.services.poller import Poller, Round
+from tireless.store.db import Connection, Pool, transaction
+from tireless.store.intake import Rules, sync_repositories
+from tireless.store.lanes import sync_lanes
+from tireless.store.repos import forge_known
+
+GO = "tireless/go"
+PLAN = "tireless/plan"
+IMPLEMENT = "tireless/implement"
+DISCOVER = "tireless/discover"
+
+LANES = (
+    Lane("claude", (Kind.IMPLEMENT,), is_default=True),
+    Lane("thinker", (Kind.PLAN,)),
+    Lane("spare"),
+)
+RULES = Rules(LabelScheme(), Policy(), LANES)
+
+
+class Ingest:
+    """The parts of a test of intake. `poll` polls at once, due or not."""
+
+    def __init__(self, pool: Pool, conn: Connection, forge: GiteaForge, stage: Stage, loopback: LoopbackForge) -> None:
+        self.pool = pool
+        self.conn = conn
+        self.forge = forge
+        self.stage = stage
+        self.loopback = loopback
+        self.repository_id = 0
+        self.poller = self.another()
+
+    def another(self, rules: Rules = RULES, **settings: float) -> Poller:
+        """Another poller, as a second process would have it."""
+        return Poller(self.pool, {self.forge.name: self.forge}, rules=rules, jitter=lambda: 0.5, **settings)
+
+    async def watch(self, *, require_opt_in: bool = True) -> None:
+        """Watch acme/widgets, with the lanes."""
+        await sync_lanes(self.conn, LANES)
+        await forge_known(self.conn, self.forge.name, self.forge.url)
+        found = replace(await self.forge.repository(self.stage.repo), owner_is_org=True)
+        async with transaction(self.conn, "watching"):
+            synced = await sync_repositories(
+                self.conn, self.forge.name, [found], "config", require_opt_in=require_opt_in
+            )
+        if synced.added:
+            [self.repository_id] = synced.added
+
+    async def judge_strangers(self) -> None:
+        """Give the bot the right to ask for everybody's rights."""
+        await self.stage.alice.add_collaborator(self.stage.path, self.stage.bot.login, "admin")
+
+    async def poll(self, *, full: bool = False) -> Round:
+        """One round, without errors."""
+        done = await self.poller.poll_once(full=full)
+        assert done.failed == {}
+        return done
+
+    async def ask(self, *names: str, number: int | None = None) -> int:
+        """An issue of alice's (or the one given) on which bob puts labels, one call each."""
+        if number is None:
+            number = await self.stage.alice.create_issue(self.stage.path, "Paint it", "Blue, please.")
+        for name in names:
+            await self.stage.bob.add_labels(self.stage.path, number, await self.label(name))
+        return number
+
+    async def label(self, name: str) -> int:
+        """The label's id, made exclusive as the bot would make it."""
+        exclusive = name in (DISCOVER, PLAN, IMPLEMENT) or "/priority/" in name or "/status/" in name
+        return await self.stage.label(name, exclusive=exclusive)
+
+    async def unlabel(self, number: int, name: str) -> None:
+        """bob takes a label off."""
+        await self.stage.bob.remove_label(self.stage.path, number, await self.label(name))
+
+    async def jobs(self, number: int | None = None) -> list[dict[str, object]]:
+        """All jobs (of one issue), oldest first."""
+        return await rows.rows(
+            self.conn,
+            "SELECT j.*, i.number FROM job j JOIN issue i ON i.id = j.issue_id "
+            "WHERE %(number)s::int IS NULL OR i.number = %(number)s ORDER BY j.id",
+            number=number,
+        )
+
+    async def job(self, number: int) -> dict[str, object]:
+        """The only job of an issue."""
+        [job] = await self.jobs(number)
+        return job
+
+    async def issue(self, number: int) -> dict[str, object]:
+        """The issue's row."""
+        [issue] = await rows.rows(
+            self.conn,
+            "SELECT * FROM issue WHERE repository_id = %(repository_id)s AND number = %(number)s",
+            repository_id=self.repository_id,
+            number=number,
+        )
+        return issue
+
+    async def code(self, number: int) -> object:
+        """Why the issue made no job."""
+        return (await self.issue(number))["triage_code"]
+
+    async def looks(self) -> list[dict[str, object]]:
+        """All looks there are."""
+        return await rows.rows(self.conn, "SELECT * FROM look ORDER BY number")
+
+    async def repository(self) -> dict[str, object]:
+        """The repository's row."""
+        return await rows.row(self.conn, "repository", self.repository_id)
+
+    async def end(self, job_id: object, state: str = "delivered", reason: str | None = None, ago_s: float = 0) -> None:
+        """End a job by hand, as another service would have, `ago_s` seconds ago."""
+        job = await rows.row(self.conn, "job", job_id)
+        await rows.change(
+            self.conn,
+            "job",
+            job_id,
+            state=state,
+            reason=reason,
+            finished_at=await self.now() - timedelta(seconds=ago_s),
+            **dict.fromkeys(("claimed_by", "claimed_host", "claim_token", "claim_expires_at", "claimed_at")),
+        )
+        assert job["state"] not in ("delivered", "failed", "cancelled")
+        await rows.value(self.conn, "SELECT job_ended(%(id)s)::text", id=job_id)
+
+    async def now(self) -> object:
+        """The database's clock."""
+        return await rows.value(self.conn, "SELECT clock_timestamp()")

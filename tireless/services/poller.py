@@ -1,0 +1,323 @@
+"""Asks forges what has changed and takes it in: polling is the truth, looks and webhooks only shorten the wait.
+
+`tick` answers due looks and polls one due repository. Any number of pollers may run; each takes what it works on by a
+token with an expiry. A bad issue becomes a look with its error, a bad repository backs off; neither stops another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from tireless import log
+from tireless.domain.people import Policy
+from tireless.domain.retry import doubling
+from tireless.errors import (
+    ForgeDenied,
+    ForgeError,
+    ForgeUnavailable,
+    Moved,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from tireless.forge.base import Forge
+from tireless.services.patience import Patience, is_outage
+from tireless.services.scanning import Scan, Scanned, TakeLostError
+from tireless.services.taking import ReplacedError, Taking
+from tireless.store import look as looks
+from tireless.store import polls, repos
+from tireless.store.db import Pool, clock, transaction
+from tireless.store.gone import Missing, missed
+from tireless.store.intake import Rules
+from tireless.store.look import Look
+from tireless.store.repos import RepoRow
+
+_log = log.get(__name__)
+
+LOOKS_AT_ONCE = 20
+BACKOFF_BASE_S = 30.0
+BACKOFF_CAP_S = 900.0
+LOOK_BASE_S = 30.0
+LOOK_CAP_S = 3600.0
+GONE_AGAIN_S = 610.0
+"""A little more than the time after which a missing issue is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What `poll_once` came to: repositories polled, looks answered, new jobs, and errors by repository."""
+
+    polled: int = 0
+    looked: int = 0
+    made: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+class Poller:
+    """Polls the watched repositories of these forges. `rules.policy.bot` is filled in from what each token says."""
+
+    name = "poller"
+
+    def __init__(
+        self,
+        pool: Pool,
+        forges: Mapping[str, Forge],
+        *,
+        rules: Rules,
+        poll_s: float = 60.0,
+        full_scan_s: float = 3600.0,
+        overlap_s: float = 120.0,
+        by: str = "poller",
+        backoff_base_s: float = BACKOFF_BASE_S,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._pool = pool
+        self._forges = forges
+        self._rules = rules
+        self._poll_s = poll_s
+        self._full_scan_s = full_scan_s
+        self._overlap = timedelta(seconds=overlap_s)
+        self._by = by
+        self._base_s = backoff_base_s
+        self._jitter = jitter
+        self._patience = Patience(forges, base_s=backoff_base_s, cap_s=BACKOFF_CAP_S, jitter=jitter)
+        self._known: dict[str, Rules] = {}
+        self._offsets: dict[str, timedelta] = {}
+        self._errors: dict[str, str] = {}
+
+    async def tick(self) -> bool:
+        """Answer due looks and poll one due repository; False when neither was due."""
+        looked = await self._answer_looks()
+        forges = self._patience.ready()
+        async with self._pool.connection() as conn:
+            repo = await polls.take_repository(conn, forges, by=self._by, full_scan_s=self._full_scan_s)
+        if repo is None:
+            return looked > 0
+        await self._poll(repo, full=repo.full_scan_due)
+        return True
+
+    async def poll_once(self, *, full: bool = False) -> Round:
+        """Poll every watched repository now, due or not, then answer the looks that are due."""
+        async with self._pool.connection() as conn:
+            waiting = [repo.id for repo in await repos.tracked_repos(conn) if repo.forge in self._forges]
+        self._errors.clear()
+        polled = made = looked = 0
+        while waiting:
+            async with self._pool.connection() as conn:
+                repo = await polls.take_repository(
+                    conn, list(self._forges), by=self._by, full_scan_s=self._full_scan_s, at_once=waiting
+                )
+            if repo is None:
+                break  # the others are being polled by somebody else
+            waiting.remove(repo.id)
+            scanned = await self._poll(repo, full=full or repo.full_scan_due)
+            polled += scanned is not None
+            made += scanned.made if scanned is not None else 0
+        while answered := await self._answer_looks():
+            looked += answered
+        return Round(polled, looked, made, dict(self._errors))
+
+    # ------------------------------------------------------------------ repositories
+
+    async def _poll(self, repo: RepoRow, *, full: bool) -> Scanned | None:
+        """One poll of a taken repository, to its end or to its error; None after an error."""
+        forge = self._forges[repo.forge]
+        try:
+            rules = await self._rules_of(forge)
+            judged_by = fingerprint(rules)
+            anew = repo.judged_by != judged_by
+            scan = Scan(self._pool, forge, repo, rules, overlap=self._overlap, full=full or anew, anew=anew)
+            scanned = await scan.run()
+        except TakeLostError:
+            _log.info("poll take lost", repository=str(repo.ref))
+            return None
+        except StoreUnavailable:
+            raise  # not the repository's fault: the loop backs off, the take runs out
+        except (ForgeError, ReplacedError, StoreError) as error:
+            await self._failed(repo, forge, error)
+            return None
+        self._patience.answered(forge.name)
+        if scanned.offset is not None:
+            self._offsets[forge.name] = scanned.offset
+        delay_s = self._poll_s * (0.9 + 0.2 * self._jitter())
+        async with self._pool.connection() as conn, transaction(conn, f"ending the poll of {repo.ref}"):
+            if not repo.readable:
+                await repos.mark_readable(conn, repo.id)
+            await polls.polled(conn, repo, scanned.cursor, full=full or anew, judged_by=judged_by, delay_s=delay_s)
+        _log.debug("repository polled", repository=str(repo.ref), issues=scanned.issues, made=scanned.made, full=full)
+        return scanned
+
+    async def _failed(self, repo: RepoRow, forge: Forge, error: ForgeError | ReplacedError | StoreError) -> None:
+        """Find out what an error means for the repository, and put its next poll off."""
+        again_s = self._wait_s(error, repo.poll_failures + 1)
+        if isinstance(error, ForgeError) and is_outage(error):
+            self._patience.failed(forge.name, error)
+            async with self._pool.connection() as conn:
+                await repos.forge_failed(conn, forge.name, str(error))
+        elif isinstance(error, Moved | ForgeDenied | NotFound | ReplacedError):
+            again_s = await self._resolve(repo, forge, error) or again_s
+        self._errors[str(repo.ref)] = str(error)
+        async with self._pool.connection() as conn:
+            await polls.poll_failed(conn, repo, str(error), delay_s=again_s)
+        _log.warning(
+            "repository not polled",
+            repository=str(repo.ref),
+            error=str(error),
+            failures=repo.poll_failures + 1,
+            again_s=round(again_s),
+        )
+
+    async def _resolve(self, repo: RepoRow, forge: Forge, error: Exception) -> float | None:
+        """The repository by its id: renamed, unreadable, deleted, or made again under its name. When to poll again."""
+        try:
+            found = await forge.repository(repo.forge_repo_id)
+        except ForgeUnavailable:
+            return None  # "I could not ask" is never "it is gone"
+        except (ForgeDenied, NotFound) as refused:
+            return await self._lost(repo, forge, refused)
+        except ForgeError:
+            return None
+        moved = (found.owner, found.name) != (repo.owner, repo.name)
+        reason = (
+            str(error) if found.has_issues else f"{repo.ref} has no issues of its own: the tracker is off or elsewhere"
+        )
+        async with self._pool.connection() as conn, transaction(conn, f"resolving {repo.ref}"):
+            await repos.refresh_repository(conn, repo.id, found, forge=repo.forge)
+            if not moved and isinstance(error, ForgeDenied | NotFound):
+                await repos.mark_unreadable(conn, repo.id, reason)
+        if moved:
+            _log.info("repository renamed", before=str(repo.ref), after=f"{found.owner}/{found.name}")
+        return 0.0 if moved else None
+
+    async def _lost(self, repo: RepoRow, forge: Forge, refused: ForgeError) -> float | None:
+        """Its id answers with a refusal: unreadable, unless another repository has its name now."""
+        other = None
+        if isinstance(refused, NotFound):
+            try:
+                other = await forge.repository(repo.ref)
+            except ForgeError:
+                other = None
+        async with self._pool.connection() as conn, transaction(conn, f"marking {repo.ref} unreadable"):
+            if other is not None and other.id != repo.forge_repo_id:
+                # Made again: it starts clean, the old one keeps its history and is not watched any more.
+                opt_in = self._rules.scheme.require_opt_in
+                await repos.replace_repository(conn, repo, other, require_opt_in=opt_in)
+                _log.info("repository made again", repository=str(repo.ref), id=other.id)
+                return None
+            await repos.mark_unreadable(conn, repo.id, str(refused))
+        return None
+
+    def _wait_s(self, error: Exception, failures: int) -> float:
+        if isinstance(error, ForgeUnavailable):
+            return self._patience.wait_s(error, failures)
+        return doubling(failures, base_s=self._base_s, cap_s=BACKOFF_CAP_S) * (0.5 + self._jitter() / 2)
+
+    async def _rules_of(self, forge: Forge) -> Rules:
+        """The rules, with the bot as this forge knows it; asked once per process."""
+        if forge.name not in self._known:
+            about = await forge.about()
+            policy: Policy = replace(self._rules.policy, bot=about.login or self._rules.policy.bot)
+            async with self._pool.connection() as conn:
+                await repos.forge_reached(
+                    conn,
+                    forge.name,
+                    flavour=about.capabilities.flavour,
+                    version=about.capabilities.version,
+                    bot=about.login,
+                )
+            self._known[forge.name] = replace(self._rules, policy=policy)
+        return self._known[forge.name]
+
+    # ------------------------------------------------------------------ looks
+
+    async def _answer_looks(self) -> int:
+        """Answer looks that are due, a few at a time; how many were taken."""
+        async with self._pool.connection() as conn:
+            taken = await looks.take_looks(conn, self._patience.ready(), limit=LOOKS_AT_ONCE)
+        for look in taken:
+            await self._answer(look)
+        return len(taken)
+
+    async def _answer(self, look: Look) -> None:
+        async with self._pool.connection() as conn:
+            repo = await repos.watched(conn, look.repository_id)
+            asked_at = await clock(conn)
+        if repo is None:
+            return
+        forge = self._forges[repo.forge]
+        try:
+            rules = await self._rules_of(forge)
+            taking = Taking(self._pool, forge, repo, rules, offset=await self._offset(forge, repo))
+            seen = await taking.read(look.number)
+            await taking.take(seen, look=look)
+        except NotFound as error:
+            await self._absent(look, repo, forge, error, asked_at)
+        except (Moved, ReplacedError) as error:
+            await self._resolve(repo, forge, error)
+            await self._put_off(look, repo, error, asked_at, delay_s=self._poll_s)
+        except ForgeError as error:
+            if is_outage(error):
+                self._patience.failed(forge.name, error)
+            await self._put_off(look, repo, error, asked_at)
+        except StoreUnavailable:
+            raise  # not the issue's fault; the take runs out
+        except Exception as error:  # noqa: BLE001 - the top of the loop over issues: one bad issue stops no other
+            _log.exception("issue not judged", issue=f"{repo.ref}#{look.number}")
+            await self._put_off(look, repo, error, asked_at)
+
+    async def _absent(self, look: Look, repo: RepoRow, forge: Forge, error: NotFound, asked_at: datetime) -> None:
+        """The issue answers 404: gone only while its repository, asked by id, is there and has issues."""
+        try:
+            found = await forge.repository(repo.forge_repo_id)
+        except ForgeError as refused:
+            await self._put_off(look, repo, refused, asked_at)
+            return
+        if (found.owner, found.name) != (repo.owner, repo.name):
+            await self._resolve(repo, forge, error)
+            await self._put_off(look, repo, error, asked_at, delay_s=self._poll_s)
+        elif not found.has_issues:
+            await self._put_off(look, repo, error, asked_at)
+        else:
+            await self._missing(look, repo, error, asked_at)
+
+    async def _missing(self, look: Look, repo: RepoRow, error: NotFound, asked_at: datetime) -> None:
+        doing = f"noting that {repo.ref}#{look.number} is not there"
+        async with self._pool.connection() as conn, transaction(conn, doing):
+            if await missed(conn, repo.id, look.number) is Missing.SUSPECTED:
+                await looks.put_off(conn, look, error=str(error), delay_s=GONE_AGAIN_S, asked_at=asked_at)
+            else:
+                await looks.answer_look(conn, look, asked_at=asked_at)
+
+    async def _put_off(
+        self, look: Look, repo: RepoRow, error: Exception, asked_at: datetime, *, delay_s: float | None = None
+    ) -> None:
+        if delay_s is None:
+            delay_s = doubling(look.failures + 1, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S) * (0.5 + self._jitter() / 2)
+        async with self._pool.connection() as conn:
+            await looks.put_off(conn, look, error=said(error), delay_s=delay_s, asked_at=asked_at)
+        _log.warning("look put off", issue=f"{repo.ref}#{look.number}", error=said(error), again_s=round(delay_s))
+
+    async def _offset(self, forge: Forge, repo: RepoRow) -> timedelta:
+        """The forge's clock minus ours; one cheap request tells where no poll of this process has yet."""
+        if forge.name not in self._offsets:
+            async with self._pool.connection() as conn:
+                now = await clock(conn)
+            page = await forge.issues(repo.ref, page=1, since=now + timedelta(days=1))
+            self._offsets[forge.name] = page.server_date - now if page.server_date else timedelta()
+        return self._offsets[forge.name]
+
+
+def fingerprint(rules: Rules) -> str:
+    """A hash of what judging goes by: when it changes, everything is judged again."""
+    policy = rules.policy
+    parts = (rules.scheme, policy.who_may_ask, sorted(policy.allow), policy.bot, rules.lanes)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def said(error: Exception) -> str:
+    """An error as it is stored: with its kind where the message alone would say nothing."""
+    return str(error) if isinstance(error, ForgeError) else f"{type(error).__name__}: {error}"
