@@ -72,6 +72,7 @@ BEGIN
         UPDATE job SET cancel_requested = code WHERE id = of_job;
         INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
         VALUES (of_job, by, 'cancel asked', 'claimed', 'claimed', code);
+        PERFORM pg_notify('tireless_cancel', j.claimed_by);  -- its next renewal tells the runner; this makes it come now
       END IF;
       RETURN 'requested';
     ELSE

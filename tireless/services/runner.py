@@ -10,20 +10,24 @@ import random
 from collections.abc import Sequence
 
 from tireless import __version__, log
-from tireless.agent.process import boottime
+from tireless.agent.control import boottime
 from tireless.domain.outcome import Stop
 from tireless.domain.retry import doubling
 from tireless.errors import StoreError
 from tireless.services.leases import Held, Leases
-from tireless.services.waiting import first_of
+from tireless.services.waiting import all_gone, first_of, unless
 from tireless.services.work import Worker
-from tireless.store.claim import RunnerId, claim_next, forget_runner, show_runner
+from tireless.store.claim import MAX_BATCH, Claim, RunnerId, claim_next, forget_runner, show_runner
 from tireless.store.db import Pool
+from tireless.store.lanes import lane_rows
 
 _log = log.get(__name__)
 
 _SHOW_S = 30.0
+_FORGET_S = 5.0
 _FAILED_BASE_S, _FAILED_CAP_S = 0.5, 30.0
+_LAST_CLAIM_S = 10.0
+"""How long a claim under way may take once we were told to stop: what it took is given back, not forgotten."""
 
 
 class Runner:
@@ -53,39 +57,49 @@ class Runner:
         self._wake = wake
         self._after: str | None = None
         self._working: set[asyncio.Task[None]] = set()
+        self._haunted: set[asyncio.Task[None]] = set()
+        """Slots without a job whose last run left processes that nobody could kill."""
         self._freed = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event, *, once: bool = False) -> None:
         """Claim and work until `stop`, then wait for the agents; `hurry` stops them and gives their attempts back.
 
-        `once`: end when there is nothing left to claim and everything claimed has ended.
+        To be cancelled is to be in a hurry, and again: at once. `once`: end when there is nothing left to claim and
+        everything claimed has ended; then a database out of reach is a StoreError, not waited for.
         """
+        await self._worker.tidy()
         helpers = [asyncio.create_task(self._leases.run()), asyncio.create_task(self._show())]
         try:
-            await self._serve(stop, once=once)
+            await self._serve(stop, hurry, once=once)
             await self._drain(hurry)
+        except BaseException:
+            # No agent may go on without us.
+            await self._give_back()
+            raise
         finally:
-            for helper in helpers:
+            for helper in (*helpers, *self._haunted):
                 helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-        async with self._pool.connection() as conn:
-            await forget_runner(conn, self._identity)
+            await asyncio.gather(*helpers, *self._haunted, return_exceptions=True)
+        await self._forget()
 
-    async def _serve(self, stop: asyncio.Event, *, once: bool) -> None:
+    async def _serve(self, stop: asyncio.Event, hurry: asyncio.Event, *, once: bool) -> None:
         failures = 0
         while not stop.is_set():
             # Cleared before asking: a wake during the claim must not be lost.
             self._wake.clear()
             self._freed.clear()
-            if len(self._working) >= self._slots:
+            if self._free() <= 0:
                 await first_of(stop, self._freed)
                 continue
             try:
-                got = await self.claim_once()
+                got = await unless(stop, self._claim(stop), patience_s=_LAST_CLAIM_S)
             except StoreError as error:
                 failures += 1
                 wait_s = doubling(failures, base_s=_FAILED_BASE_S, cap_s=_FAILED_CAP_S)
                 _log.warning("claim failed", lanes=self._lanes, error=str(error), again_in_s=wait_s)
+                if once:
+                    await self._drain(hurry)
+                    raise
                 await first_of(stop, timeout_s=wait_s)
                 continue
             failures = 0
@@ -94,53 +108,97 @@ class Runner:
             if once and not self._working:
                 return
             # Also woken by an end of ours: it may have freed a place that a limit had closed.
-            await first_of(stop, self._wake, self._freed, timeout_s=self._idle_poll_s * random.uniform(0.8, 1.2))  # noqa: S311
+            await first_of(stop, self._wake, self._freed, timeout_s=self._idle_poll_s * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, no secret
 
-    async def claim_once(self) -> int:
+    def _free(self) -> int:
+        return self._slots - len(self._working) - len(self._haunted)
+
+    async def _claim(self, stop: asyncio.Event) -> int:
         """Claim for every free slot and begin to work; how many were claimed. Raises StoreError."""
-        sent = boottime()
         async with self._pool.connection() as conn:
-            free = self._slots - len(self._working)
-            claims = await claim_next(conn, self._lanes, runner=self._identity, n=free, after=self._after)
-        for claim in claims:
-            self._after = claim.lane
-            held = self._leases.hold(claim, sent=sent)
-            task = asyncio.create_task(self._work(held), name=f"job {claim.job_id}")
-            self._working.add(task)
-            task.add_done_callback(self._ended)
+            sent = boottime()
+            n = min(self._free(), MAX_BATCH)
+            claims = await claim_next(conn, self._lanes, runner=self._identity, n=n, after=self._after)
+            # Inside: to give the connection back is to wait, and somebody may cancel us then.
+            for claim in claims:
+                self._begin(claim, sent, stop)
         return len(claims)
+
+    def _begin(self, claim: Claim, sent: float, stop: asyncio.Event) -> None:
+        self._after = claim.lane
+        held = self._leases.hold(claim, sent=sent)
+        if stop.is_set():
+            held.call_off(Stop.SHUTDOWN)  # given back at once: a drain must not begin to wait for it
+        task = asyncio.create_task(self._work(held), name=f"job {claim.job_id}")
+        self._working.add(task)
+        task.add_done_callback(self._ended)
 
     async def _work(self, held: Held) -> None:
         """One job, to its last word. Nothing escapes: the other agents go on, and the lease frees the job."""
+        claim = held.claim
         try:
-            await self._worker.work(held)
+            survivors = await self._worker.work(held)
         except Exception as error:  # noqa: BLE001 - the top of one job's task
-            _log.error("attempt broke off", job=held.claim.job_id, attempt=held.claim.attempt_id, exc_info=error)
+            _log.error("attempt broke off", job=claim.job_id, claim_no=claim.claim_no, exc_info=error)
+            return
         finally:
             self._leases.let_go(held)
+        if survivors:
+            what = "end them by hand: they keep a slot of this runner"
+            _log.error("processes survived", job=claim.job_id, pids=list(survivors), what=what)
+            self._haunted.add(task := asyncio.create_task(all_gone(survivors)))
+            task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._working.discard(task)
+        self._haunted.discard(task)
         self._freed.set()
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         """Wait for the agents; stop them as soon as somebody is in a hurry."""
         if self._working:
             _log.info("draining began", working=len(self._working))
-        told = False
-        while self._working:
+        while self._working and not hurry.is_set():
             self._freed.clear()
-            if hurry.is_set() and not told:
-                told = True
-                self._leases.stop_all(Stop.SHUTDOWN)
-            await first_of(self._freed, *(() if told else (hurry,)))
+            await first_of(self._freed, hurry)
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Stop every agent and wait for the last words; to be cancelled meanwhile leaves out the agents' grace."""
+        if self._working:
+            _log.warning("agents stopped", working=len(self._working))
+        self._leases.call_off_all(Stop.SHUTDOWN)
+        cancelled: asyncio.CancelledError | None = None
+        while self._working:
+            try:
+                await asyncio.wait(self._working)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self._leases.call_off_all(Stop.SHUTDOWN, hurry=True)
+        if cancelled is not None:
+            raise cancelled
 
     async def _show(self) -> None:
         """Say that we are alive, for people; a database out of reach is not told."""
+        unknown = set(self._lanes)
         while True:
             try:
                 async with self._pool.connection() as conn:
                     await show_runner(conn, self._identity, lanes=self._lanes, slots=self._slots, version=__version__)
+                    if unknown:
+                        unknown -= {lane.name for lane in await lane_rows(conn)}
+                if unknown:
+                    what = "claims nothing for them until `tireless serve` has them in its configuration"
+                    _log.warning("lanes unknown to the database", lanes=sorted(unknown), what=what)
             except StoreError as error:
                 _log.warning("runner not shown", error=str(error))
-            await first_of(asyncio.Event(), timeout_s=_SHOW_S)
+            except Exception as error:  # noqa: BLE001 - the top of a loop
+                _log.error("runner not shown by a fault of ours", exc_info=error)
+            await first_of(timeout_s=_SHOW_S)
+
+    async def _forget(self) -> None:
+        try:
+            async with asyncio.timeout(_FORGET_S), self._pool.connection() as conn:
+                await forget_runner(conn, self._identity)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("runner not taken off the list", error=str(error) or "no answer in time")
