@@ -36,7 +36,6 @@ NO_DEFAULT = {
     "lanes.*.command",
     "lanes.*.run_as",
     "lanes.*.env",
-    "lanes.*.paths",
     "labels.opt_in",
     "runner.name",
     "runner.root",

@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Protocol
 
@@ -14,6 +13,8 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from tireless import log
 from tireless.errors import TirelessError
+from tireless.services.waiting import first_of
+from tireless.web.health import Pulse
 
 _log = log.get(__name__)
 
@@ -33,17 +34,6 @@ class Service(Protocol):
 
     async def tick(self) -> bool:
         """One unit of work; True when there may be more at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """How a loop stands. `age_s`: since its last successful tick, or since the start when there was none."""
-
-    name: str
-    ok: bool
-    age_s: float
-    failures: int
-    error: str | None
 
 
 class Loop:
@@ -103,37 +93,23 @@ class Loop:
         # Not woken early: what wakes a loop is new work, and the fault is still there.
         await first_of(stop, timeout_s=wait_s)
 
-    def health(self) -> Health:
+    def pulse(self, name: str | None = None) -> Pulse:
         """Good while the last successful tick is not older than three schedules and the longest backoff."""
         age_s = time.monotonic() - self._good_at
-        return Health(
-            name=self.service.name,
+        return Pulse(
+            name=name or self.service.name,
             ok=age_s <= 3 * self.every_s + BACKOFF_MAX_S,
+            started=self._ticked,
             age_s=age_s,
             failures=self.failures,
             error=self.error,
         )
-
-    @property
-    def started(self) -> bool:
-        """Whether it has ever done what it is for."""
-        return self._ticked
 
 
 def backoff_s(failures: int, random_part: float) -> float:
     """Seconds to wait after the n-th failure in a row: doubling, capped, between half and all of it at random."""
     full = min(BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 30), BACKOFF_MAX_S)
     return full * (0.5 + random_part / 2)
-
-
-async def first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
-    """Return when one of the events is set or the time is over."""
-    tasks = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 async def _cancelled(task: asyncio.Future[bool]) -> None:
@@ -148,11 +124,25 @@ async def _cancelled(task: asyncio.Future[bool]) -> None:
 async def run_parts(parts: Mapping[str, Coroutine[None, None, None]], stop: asyncio.Event) -> None:
     """Run all parts until `stop` and until each has ended. A part that ends before that is a bug: RuntimeError.
 
-    A part that fails takes the others with it: whoever started the process starts it again, whole.
+    A part that fails takes the others with it, and its error is raised: whoever started the process starts it again.
     """
-    async with asyncio.TaskGroup() as group:
-        for name, part in parts.items():
-            group.create_task(_until_stopped(name, part, stop), name=name)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for name, part in parts.items():
+                group.create_task(_until_stopped(name, part, stop), name=name)
+    except BaseExceptionGroup as failed:
+        first, *others = _leaves(failed)
+        for other in others:
+            _log.error("another part failed as well", exc_info=other)
+        raise first from failed
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [
+        leaf
+        for error in group.exceptions
+        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    ]
 
 
 async def _until_stopped(name: str, part: Coroutine[None, None, None], stop: asyncio.Event) -> None:

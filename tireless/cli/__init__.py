@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from tireless import __version__
-from tireless.cli import doctor, setup
+from tireless.cli import doctor, lanes, services, setup
 from tireless.cli.frame import common, run_main
 
 
@@ -22,7 +22,18 @@ def tireless() -> None:
     """
 
 
-for _command in (setup.generate_config, setup.check_config, setup.migrate, doctor.doctor):
+for _command in (
+    services.up,
+    services.serve,
+    services.run_command,
+    services.poll,
+    services.sweep,
+    setup.migrate,
+    setup.generate_config,
+    setup.check_config,
+    doctor.doctor,
+    lanes.lanes,
+):
     tireless.add_command(_command)
 
 

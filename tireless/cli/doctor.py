@@ -6,8 +6,9 @@ from collections import Counter
 
 import click
 
+from tireless.app.database import existing_url
 from tireless.app.forges import configured_repositories, open_forges
-from tireless.cli.frame import Frame, database_url, pass_frame, printing, run
+from tireless.cli.frame import Frame, pass_frame, printing, run
 from tireless.cli.setup import remarks
 from tireless.config import Settings
 from tireless.errors import ConfigError, TirelessError
@@ -43,7 +44,7 @@ async def _findings(settings: Settings) -> list[Finding]:
 
 async def _database(settings: Settings) -> list[Finding]:
     try:
-        async with database_url(settings) as url:
+        async with existing_url(settings) as url:
             subject = shown(url)
             status = await migrations.check(url)
     except ConfigError as error:

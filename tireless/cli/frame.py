@@ -19,10 +19,10 @@ from uuid import UUID
 import click
 
 from tireless import config, log
-from tireless.embedded import EmbeddedPostgres
-from tireless.errors import ConfigError, Refused, TirelessError
+from tireless.app.database import existing_database
+from tireless.app.processes import Told
+from tireless.errors import Refused, TirelessError
 from tireless.redact import Redactor
-from tireless.store import migrate
 from tireless.store.db import Connection, connect
 
 P = ParamSpec("P")
@@ -49,11 +49,16 @@ class Frame:
             self.redactor = Redactor(self._settings.secrets())
         return self._settings
 
+    @property
+    def told(self) -> Told:
+        """What a process that stays is handed of us."""
+        return Told(self.redactor, self.say)
+
     def configure_log(self, level: str | None = None) -> None:
         """Set up the log of a process that stays: level and format from the configuration."""
         chosen = self.settings.installation
         as_json = {"json": True, "text": False, "auto": None}[chosen.log_format]
-        log.configure(level or chosen.log_level, json=as_json, redactor=self.redactor)
+        log.configure("debug" if self.debug else level or chosen.log_level, json=as_json, redactor=self.redactor)
 
     def show(self, data: object, text: str | Callable[[], str]) -> None:
         """Print one object with --json, else the text; without secrets and control characters either way."""
@@ -155,42 +160,11 @@ def run(work: Coroutine[None, None, T]) -> T:
 
 # ------------------------------------------------------------------------------------------------ database
 
-NO_DATABASE = (
-    "no database is configured: set url_file (or url) under [database] in the configuration, "
-    "or TIRELESS_DATABASE__URL in the environment"
-)
-
-
-def private_state(settings: config.Settings) -> Path:
-    """Where the private PostgreSQL of this installation lies, if it has one."""
-    return settings.installation.state_dir / "pg"
-
-
-@contextlib.asynccontextmanager
-async def database_url(settings: config.Settings) -> AsyncIterator[str]:
-    """The configured database; without one the private server that `up` left in the state directory, if there is one.
-
-    ConfigError when there is neither: a command that looks at rows never makes an empty database of its own.
-    """
-    if address := settings.database.address:
-        yield address
-        return
-    state = private_state(settings)
-    try:
-        there = (state / "data" / "PG_VERSION").exists()
-    except PermissionError:
-        there = False
-    if not there:
-        raise ConfigError(f"{NO_DATABASE}; there is no private one in {state} either, `tireless up` makes it")
-    async with EmbeddedPostgres(state) as server:
-        yield server.url
-
 
 @contextlib.asynccontextmanager
 async def database(frame: Frame) -> AsyncIterator[Connection]:
     """A connection to a database whose schema is this code's; SchemaMismatch says `tireless migrate` otherwise."""
-    async with database_url(frame.settings) as url:
-        (await migrate.check(url)).demand()
+    async with existing_database(frame.settings) as url:
         conn = await connect(url, application_name="tireless cli")
         try:
             yield conn

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 import click
 
+from tireless.app.database import NO_DATABASE, existing_url
 from tireless.app.forges import open_forges
-from tireless.cli.frame import NO_DATABASE, Frame, common, database_url, pass_frame, printing, run
+from tireless.cli.frame import Frame, common, pass_frame, printing, run
 from tireless.config import Settings, example_text
 from tireless.domain.job import Kind
 from tireless.domain.routing import lane_for
@@ -108,7 +109,7 @@ def migrate(frame: Frame, check: bool) -> None:
 
 
 async def _migrate(frame: Frame, check: bool) -> None:
-    async with database_url(frame.settings) as url:
+    async with existing_url(frame.settings) as url:
         if not check:
             applied = await migrations.migrate(url)
             text = f"applied {', '.join(applied)}" if applied else "nothing to apply, it is current"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Self, get_args
@@ -103,6 +103,15 @@ class Settings(BaseSettings):
     def lane_values(self) -> tuple[Lane, ...]:
         """The lanes in the file's order, as the rest of the house takes them."""
         return tuple(section.lane(name) for name, section in self.lanes.items())
+
+    def with_runner(self, changes: Mapping[str, object]) -> Self:
+        """The same with other values under [runner], checked like those of the file. ConfigError."""
+        try:
+            runner = RunnerSection.model_validate({**dict(self.runner), **changes})
+            changed = self.model_copy(update={"runner": runner})
+        except ValidationError as error:
+            raise ConfigError("\n".join(f"runner.{line}" for line in _problems(error))) from None
+        return changed
 
     @property
     def installation_name(self) -> str:

@@ -212,7 +212,6 @@ class LaneSection(Section):
     command: tuple[str, ...] = ()
     run_as: str | None = None
     env: tuple[str, ...] = ()
-    paths: tuple[ConfigPath, ...] = ()
 
     @field_validator("command", mode="before")
     @classmethod
@@ -285,7 +284,7 @@ class RunnerSection(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = None
     root: ConfigPath | None = None
-    concurrency: Annotated[int, Field(ge=1, le=1000)] = 1
+    concurrency: Annotated[int, Field(ge=1, le=100)] = 1
     idle_poll: Duration = timedelta(seconds=15)
     stop_grace: Duration = timedelta(seconds=10)
     lease_margin: Duration = timedelta(seconds=30)

@@ -1,0 +1,230 @@
+"""The processes an operator starts: serve, run, up, and one poll or sweep. Each is a set of parts under one stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tireless import log
+from tireless.app.database import configured_url, existing_database, private_state
+from tireless.app.forges import open_forges
+from tireless.app.loops import Loop, run_parts, schedule
+from tireless.app.page import build_page, page_socket
+from tireless.app.running import build_runner, check_leases, lane_commands
+from tireless.app.serving import (
+    LANE,
+    build_loops,
+    build_poller,
+    build_sweeper,
+    build_tracker,
+    hear,
+    until,
+    wakes,
+)
+from tireless.app.signals import Stage, until_told
+from tireless.config import Settings
+from tireless.embedded import EmbeddedPostgres
+from tireless.errors import ConfigError, ForgeError
+from tireless.redact import Redactor
+from tireless.services.poller import Round
+from tireless.store import migrate
+from tireless.store.db import Pool, pool
+from tireless.store.lanes import sync_lanes
+from tireless.web.server import serve as serve_web
+from tireless.web.server import url_of
+
+_log = log.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a process tells whoever started it: secrets to keep out, and a sentence for the person at the terminal."""
+
+    redactor: Redactor
+    say: Callable[[str], None]
+
+
+# ------------------------------------------------------------------------------------------------ serve
+
+
+async def serve(settings: Settings, told: Told) -> None:
+    """Poller, sweeper, publisher, mirror and the page, until a signal; on a database that was migrated before."""
+    url = configured_url(settings)
+    _demand_forges(settings)
+    with page_socket(settings) as sock:
+        (await migrate.check(url)).demand()
+        stop = asyncio.Event()
+        stages = [Stage(stop, "what is under way ends, for a few seconds")]
+        await until_told(_serve(settings, told, url, sock, stop), stages)
+
+
+async def _serve(settings: Settings, told: Told, url: str, sock: socket.socket | None, stop: asyncio.Event) -> None:
+    async with _pool(settings, url, "serve") as db, open_forges(settings) as forges:
+        await _configure_lanes(settings, db)
+        loops = build_loops(settings, db, forges, told.redactor)
+        parts = {name: loop.run(stop) for name, loop in loops.items()}
+        parts["listener"] = until(stop, hear(url, wakes(loops)))
+        if sock is not None:
+            app = build_page(settings, db, loops, told.redactor)
+            parts["page"] = serve_web(app, sock, stop)
+            _log.info("page opened", url=url_of(sock))
+        _log.info("serving began", forges=list(forges), lanes=list(settings.lanes))
+        with _scheduled(loops):
+            await run_parts(parts, stop)
+        _log.info("serving ended")
+
+
+# ------------------------------------------------------------------------------------------------ run
+
+
+async def run(settings: Settings, told: Told, *, lanes: Sequence[str], once: bool = False) -> None:
+    """A runner of these lanes, until a signal has drained it; `once`: until there is nothing left to claim."""
+    url = configured_url(settings)
+    lane_commands(settings, lanes)
+    (await migrate.check(url)).demand()
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    await until_told(_run(settings, told, url, lanes, stop, hurry, once=once), _draining(stop, hurry))
+
+
+async def _run(
+    settings: Settings,
+    told: Told,
+    url: str,
+    lanes: Sequence[str],
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    *,
+    once: bool,
+) -> None:
+    wake = asyncio.Event()
+    async with _pool(settings, url, "run") as db:
+        async with db.connection() as conn:
+            await check_leases(conn, settings, lanes)
+        runner = build_runner(settings, db, lanes=lanes, redactor=told.redactor, wake=wake)
+
+        async def work() -> None:
+            await runner.run(stop, hurry, once=once)
+            if once:
+                stop.set()
+
+        _log.info(
+            "runner began", runner=settings.runner.shown_name, lanes=list(lanes), slots=settings.runner.concurrency
+        )
+        await run_parts({"runner": work(), "listener": until(stop, hear(url, {LANE: [wake]}, lanes))}, stop)
+        _log.info("runner ended", runner=settings.runner.shown_name)
+
+
+def _draining(stop: asyncio.Event, hurry: asyncio.Event) -> list[Stage]:
+    return [
+        Stage(stop, "nothing more is started, agents that run go on to their end"),
+        Stage(hurry, "agents are stopped, their work is saved, their attempts are given back"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ up
+
+
+async def up(settings: Settings, told: Told) -> None:
+    """Everything in this one process: what `serve` does, and a runner of every lane that has a command."""
+    _demand_forges(settings)
+    lanes = list(lane_commands(settings, _with_command(settings)))
+    with page_socket(settings) as sock:
+        async with _own_database(settings, told) as url:
+            if applied := await migrate.migrate(url):
+                _log.info("database migrated", applied=applied)
+            async with _pool(settings, url, "up") as db:
+                await _configure_lanes(settings, db)  # before the runner asks for them
+            stop, hurry = asyncio.Event(), asyncio.Event()
+
+            async def both() -> None:
+                await run_parts(
+                    {
+                        "services": _serve(settings, told, url, sock, stop),
+                        "runner": _run(settings, told, url, lanes, stop, hurry, once=False),
+                    },
+                    stop,
+                )
+
+            await until_told(both(), _draining(stop, hurry))
+
+
+@contextlib.asynccontextmanager
+async def _own_database(settings: Settings, told: Told) -> AsyncIterator[str]:
+    if address := settings.database.address:
+        yield address
+        return
+    state = private_state(settings)
+    told.say(f"tireless: no database is configured, using a private PostgreSQL; its data lie in {state}")
+    async with EmbeddedPostgres(state) as server:
+        yield server.url
+
+
+def _with_command(settings: Settings) -> list[str]:
+    """The lanes this process can work on. ConfigError when there is none: jobs would wait for ever."""
+    silent = [name for name, lane in settings.lanes.items() if not lane.command]
+    chosen = [name for name in settings.lanes if name not in silent]
+    if not chosen:
+        raise ConfigError(
+            "no lane has a command: set command under [lanes.NAME], or use `tireless serve` here and run elsewhere"
+            if silent
+            else "no lane is configured: add a [lanes.NAME] with kinds and a command, see `tireless generate-config`"
+        )
+    if silent:
+        _log.warning("lanes without a command are served by other runners only", lanes=silent)
+    return chosen
+
+
+# ------------------------------------------------------------------------------------------------ once
+
+
+async def poll_once(settings: Settings, told: Told, *, full: bool) -> Round:
+    """Find the configured repositories, poll every watched one now, answer due looks; what came of it."""
+    del told
+    _demand_forges(settings)
+    async with existing_database(settings) as url, _pool(settings, url, "poll") as db, open_forges(settings) as forges:
+        await _configure_lanes(settings, db)
+        tracker = build_tracker(settings, db, forges)
+        await tracker.tick()
+        done = await build_poller(settings, db, forges).poll_once(full=full)
+        unresolved: Mapping[str, ForgeError] = {str(repo): error for repo, error in tracker.errors.items()}
+        return replace(done, failed={**{repo: str(error) for repo, error in unresolved.items()}, **done.failed})
+
+
+async def sweep_once(settings: Settings) -> None:
+    """One pass of the sweeper; what it moved stands in the log."""
+    async with existing_database(settings) as url, _pool(settings, url, "sweep") as db:
+        await build_sweeper(settings, db).tick()
+
+
+# ------------------------------------------------------------------------------------------------ parts of them
+
+
+def _pool(settings: Settings, url: str, what: str) -> Pool:
+    return pool(url, min_size=1, max_size=settings.database.connections, application_name=f"tireless {what}")
+
+
+def _demand_forges(settings: Settings) -> None:
+    if not settings.forges:
+        raise ConfigError(
+            "no forge is configured: add a [forges.NAME] with url, token_file and repositories, "
+            "see `tireless generate-config`"
+        )
+
+
+async def _configure_lanes(settings: Settings, db: Pool) -> None:
+    async with db.connection() as conn:
+        if closed := await sync_lanes(conn, settings.lane_values):
+            _log.warning("lanes closed, they are gone from the configuration", lanes=closed)
+
+
+@contextlib.contextmanager
+def _scheduled(loops: Mapping[str, Loop]) -> Iterator[None]:
+    scheduler = schedule(list(loops.values()))
+    scheduler.start()
+    try:
+        yield
+    finally:
+        scheduler.shutdown(wait=False)

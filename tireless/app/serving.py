@@ -1,0 +1,142 @@
+"""Composes what `serve` does: poller, sweeper, publisher, mirror as loops, and what wakes them; does none of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Coroutine, Mapping, Sequence
+
+from tireless import log
+from tireless.app.forges import configured_repositories
+from tireless.app.loops import Loop
+from tireless.config import Settings
+from tireless.domain.comments import Voice
+from tireless.domain.people import Policy
+from tireless.forge.base import Forge
+from tireless.redact import Redactor
+from tireless.services.mirror import Mirror
+from tireless.services.poller import Poller
+from tireless.services.publisher import Publisher
+from tireless.services.sweeper import Sweeper
+from tireless.services.tracker import Tracker
+from tireless.store.db import Pool
+from tireless.store.intake import Rules
+from tireless.store.look import listen
+
+_log = log.get(__name__)
+
+LANE, LOOK, PUBLISH, MIRROR = "tireless_lane", "tireless_look", "tireless_publish", "tireless_mirror"
+"""The channels of NOTIFY; a lost one costs one schedule."""
+
+POLLERS = 3
+"""Loops of the one poller: a repository that hangs must not hold up the others. Each takes what it works on."""
+
+POLL_TICK_S = 5.0
+"""How often it is asked which repositories are due; when each is, stands in its row."""
+
+TRACK_TICK_S = 5.0
+
+
+def voice(settings: Settings, redactor: Redactor) -> Voice:
+    """How this installation speaks on the forge."""
+    return Voice(scheme=settings.labels.scheme, installation=settings.installation_name, redactor=redactor)
+
+
+def whoami(what: str) -> str:
+    """The name a take is marked with: service, host, process."""
+    return f"{what} {socket.gethostname()}:{os.getpid()}"
+
+
+def request_timeout_s(settings: Settings) -> float:
+    """How long the slowest forge may take to answer one call."""
+    return max((section.timeout.total_seconds() for section in settings.forges.values()), default=20.0)
+
+
+def build_sweeper(settings: Settings, pool: Pool) -> Sweeper:
+    """The sweeper, with the retention configured."""
+    return Sweeper(pool, retention_days=settings.retention.finished.total_seconds() / 86_400)
+
+
+def build_tracker(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -> Tracker:
+    """What turns configured names into watched repositories."""
+    wanted = configured_repositories(settings)
+    return Tracker(pool, forges, wanted, require_opt_in=settings.labels.require_opt_in)
+
+
+def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -> Poller:
+    """The poller, with the rules of labels, people and lanes."""
+    policy = Policy(who_may_ask=settings.asking.who_may_ask, allow=frozenset(settings.asking.allow))
+    return Poller(
+        pool,
+        forges,
+        rules=Rules(scheme=settings.labels.scheme, policy=policy, lanes=settings.lane_values),
+        poll_s=settings.poll.interval.total_seconds(),
+        full_scan_s=settings.poll.full_scan.total_seconds(),
+        overlap_s=settings.poll.overlap.total_seconds(),
+        by=whoami("poller"),
+    )
+
+
+def build_loops(settings: Settings, pool: Pool, forges: Mapping[str, Forge], redactor: Redactor) -> dict[str, Loop]:
+    """The services of `serve` by name, each in a loop of its own."""
+    said, timeout_s = voice(settings, redactor), request_timeout_s(settings)
+    publisher = Publisher(
+        pool,
+        forges,
+        voice=said,
+        by=whoami("publisher"),
+        children_run=settings.asking.children_run,
+        request_timeout_s=timeout_s,
+    )
+    mirror = Mirror(pool, forges, voice=said, by=whoami("mirror"), request_timeout_s=timeout_s)
+    sweep_s = settings.sweep.interval.total_seconds()
+    poll_s = min(POLL_TICK_S, settings.poll.interval.total_seconds() / 2)
+    poller = build_poller(settings, pool, forges)
+    loops = {
+        "tracker": Loop(build_tracker(settings, pool, forges), every_s=TRACK_TICK_S),
+        "sweeper": Loop(build_sweeper(settings, pool), every_s=sweep_s),
+        "publisher": Loop(publisher, every_s=sweep_s),
+        "mirror": Loop(mirror, every_s=sweep_s),
+    }
+    return loops | {f"poller {number}": Loop(poller, every_s=poll_s) for number in range(1, POLLERS + 1)}
+
+
+def wakes(loops: Mapping[str, Loop]) -> dict[str, list[asyncio.Event]]:
+    """Which loops a notification wakes, by channel."""
+    service = {LOOK: "poller", PUBLISH: "publisher", MIRROR: "mirror"}
+    return {
+        channel: [loop.wake for loop in loops.values() if loop.service.name == name]
+        for channel, name in service.items()
+    }
+
+
+async def hear(url: str, wakes: Mapping[str, Sequence[asyncio.Event]], lanes: Sequence[str] = ()) -> None:
+    """Set events as notifications come, for ever; all of them whenever we begin to listen (again).
+
+    `wakes`: events by channel. A notification of a lane counts only for `lanes`.
+    """
+    async for wake in listen(url, list(wakes), application_name=whoami("tireless listen")):
+        if wake.channel is None:
+            events = [event for each in wakes.values() for event in each]
+        elif wake.channel == LANE and wake.payload not in lanes:
+            events = []
+        else:
+            events = list(wakes.get(wake.channel, ()))
+        for event in events:
+            event.set()
+
+
+async def until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Run `work` until it ends or `stop` is set, then see it cancelled."""
+    task = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()

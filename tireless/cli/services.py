@@ -1,0 +1,87 @@
+"""The commands that stay or do one round: up, serve, run, poll, sweep. They start what app composes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from tireless import app
+from tireless.cli.frame import Frame, common, pass_frame, printing, run
+from tireless.services.poller import Round
+
+FAILED = 1
+
+
+@click.command("up")
+@common
+@pass_frame
+def up(frame: Frame) -> None:
+    """Everything in one process: poller, publisher, mirror, sweeper, page, and a runner of every lane with a command.
+
+    Without a database configured it uses a private PostgreSQL. It migrates the database by itself.
+    Ctrl-C drains: running agents go on to their end. A second one stops them and gives their attempts back.
+    """
+    settings = frame.settings
+    frame.configure_log()
+    run(app.up(settings, frame.told))
+
+
+@click.command("serve")
+@common
+@pass_frame
+def serve(frame: Frame) -> None:
+    """Poller, sweeper, publisher, mirror and page. Needs a database, migrated before: `tireless migrate`."""
+    settings = frame.settings
+    frame.configure_log()
+    run(app.serve(settings, frame.told))
+
+
+@click.command("run")
+@click.option("--lane", "lanes", multiple=True, required=True, help="A lane to work for; may be given several times.")
+@click.option("--concurrency", type=click.IntRange(1, 100), help="Agents at once, instead of the configuration's.")
+@click.option("--name", help="What this runner is called, instead of the configuration's.")
+@click.option("--once", is_flag=True, help="End when there is nothing left to claim.")
+@common
+@pass_frame
+def run_command(frame: Frame, lanes: Sequence[str], concurrency: int | None, name: str | None, once: bool) -> None:
+    """A runner: claim jobs of its lanes and have their agents work, on this host.
+
+    The first SIGTERM or Ctrl-C drains, the second stops the agents and gives their attempts back.
+    """
+    overrides = {"concurrency": concurrency, "name": name}
+    settings = frame.settings.with_runner({key: value for key, value in overrides.items() if value is not None})
+    frame.configure_log()
+    run(app.run(settings, frame.told, lanes=tuple(dict.fromkeys(lanes)), once=once))
+
+
+@click.command("poll")
+@click.option("--full", is_flag=True, help="Read every issue, not only what changed.")
+@click.option("--once", is_flag=True, help="One round; there is no other kind, `serve` polls for ever.")
+@printing
+@pass_frame
+def poll(frame: Frame, full: bool, once: bool) -> int:
+    """Poll every watched repository now, due or not. Exit code 1 when one of them failed."""
+    del once
+    frame.configure_log("warning")
+    done = run(app.poll_once(frame.settings, frame.told, full=full))
+    frame.show(done, lambda: _told(done))
+    return FAILED if done.failed else 0
+
+
+def _told(done: Round) -> str:
+    lines = [f"{done.polled} repositories polled, {done.looked} looks answered, {done.made} new jobs"]
+    lines += [f"  {repository}: {error}" for repository, error in done.failed.items()]
+    return "\n".join(lines)
+
+
+@click.command("sweep")
+@click.option("--once", is_flag=True, help="One pass; there is no other kind, `serve` sweeps for ever.")
+@printing
+@pass_frame
+def sweep(frame: Frame, once: bool) -> None:
+    """Take back expired leases, wake what is due, end holds, prune: once, now."""
+    del once
+    frame.configure_log()
+    run(app.sweep_once(frame.settings))
+    frame.show({"swept": True}, "swept")

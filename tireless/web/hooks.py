@@ -1,0 +1,88 @@
+"""`/webhook/FORGE`: checks the signature, notes which issue to look at, answers at once. It believes nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from tireless import log
+from tireless.errors import ForgeDenied, ForgeGarbled, StoreError
+from tireless.forge.webhook import MAX_BODY_BYTES, read
+from tireless.store.db import Pool
+from tireless.store.hint import Hinted, hint
+
+_log = log.get(__name__)
+
+
+class _TooLargeError(Exception):
+    """The body is longer than any delivery we read."""
+
+
+def webhook(pool: Pool, secrets: Mapping[str, str | None]) -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint. `secrets`: by forge, what its deliveries are signed with; None: none are taken."""
+
+    async def answer(request: Request) -> Response:
+        forge = request.path_params["forge"]
+        if forge not in secrets:
+            return _say(404, "unknown_forge", "no forge of this name is configured here")
+        secret = secrets[forge]
+        if secret is None:
+            return _say(403, "no_secret", f"set webhook_secret_file under [forges.{forge}], and the same secret there")
+        try:
+            body = await _body(request)
+            found = read(request.headers, body, secret)
+        except _TooLargeError:
+            return _say(413, "too_large", f"more than {MAX_BODY_BYTES} bytes; nothing was read")
+        except ForgeDenied as error:
+            _log.warning("webhook refused", forge=forge, error=str(error))
+            return _say(401, "bad_signature", str(error))
+        except ForgeGarbled as error:
+            return _say(400, "unreadable", str(error))
+        except ClientDisconnect:
+            return _say(400, "cut_off", "the delivery ended before its body")
+        if found.number is None or found.is_pull:
+            return _say(200, "nothing_to_look_at", "the delivery is not about an issue")
+        try:
+            async with pool.connection() as conn:
+                noted = await hint(
+                    conn,
+                    forge,
+                    found.repo_id,
+                    found.number,
+                    sender_id=found.sender_id,
+                    why=f"webhook {found.event} {found.action}".strip(),
+                )
+        except StoreError as error:
+            # The forge will not send it again: the next poll sees what it was about.
+            _log.warning("webhook not noted", forge=forge, issue=found.number, error=str(error))
+            return _say(503, "database_unreachable", "it was not noted; the next poll sees the change")
+        match noted:
+            case Hinted.UNKNOWN:
+                return _say(404, "unknown_repository", f"{found.repo_path} is not watched")
+            case Hinted.OWN:
+                return _say(200, "own", "the bot did this itself")
+            case Hinted.NOTED:
+                return _say(202, "noted", f"issue {found.number} will be looked at")
+
+    return answer
+
+
+async def _body(request: Request) -> bytes:
+    """The raw body, never more of it than a delivery may have."""
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+        raise _TooLargeError
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise _TooLargeError
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _say(status: int, code: str, text: str) -> Response:
+    return JSONResponse({"code": code, "message": text}, status)
