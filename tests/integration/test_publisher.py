@@ -51,18 +51,36 @@ async def test_a_draft_stays_a_draft(both: Both) -> None:
     assert pull.draft
 
 
-async def test_a_pull_request_somebody_made_from_our_branch_is_adopted(both: Both) -> None:
-    """Where an open pull request of the branch exists, no second one is created and the job is delivered by it."""
+async def test_a_pull_request_somebody_else_made_from_our_branch_is_no_delivery(both: Both) -> None:
+    """Another's words under our branch are not adopted: his is closed with a sentence, and the bot's own is made."""
     made = await both.publishing()
     attempt = await rows.row(both.conn, "attempt", made.attempt_id)
-    theirs = await both.stage.alice.api(
-        "POST",
-        f"/repos/{both.repo.path}/pulls",
-        {"title": "Mine", "body": "", "head": attempt["branch"], "base": "main"},
-    )
+    body = {"title": "Mine", "body": "", "head": attempt["branch"], "base": "main"}
+    theirs = (await both.stage.alice.api("POST", f"/repos/{both.repo.path}/pulls", body)).mapping()["number"]
     await drain(both.publisher().tick)
-    assert (await both.job(made))["pull_request"] == theirs.mapping()["number"]
-    assert len(await both.open_pulls()) == 1
+    (pull,) = await both.open_pulls()
+    assert pull.author.login == both.stage.bot.login
+    assert (await both.job(made))["pull_request"] == pull.number != theirs
+    assert len(await both.forge.comments(both.repo, int(str(theirs)))) == 1
+
+
+async def test_of_twin_pull_requests_the_lowest_stays(both: Both) -> None:
+    """Two creates at once are both answered 201: the lower number is recorded, the other closed with a sentence."""
+    made = await both.publishing()
+    attempt = await rows.row(both.conn, "attempt", made.attempt_id)
+    twin = {"title": "A title", "body": f"Closes #{made.number}", "head": attempt["branch"], "base": "main"}
+    fault = await both.loopback.fault(FaultPlan("POST", "/pulls$", "block", when="after"))
+    task = asyncio.ensure_future(both.publisher().tick())
+    await fault.reached()
+    (first,) = await both.open_pulls()  # closed and opened again around the other: the forge lets both stand
+    await both.stage.alice.close(both.repo.path, first.number)
+    await both.stage.bot.api("POST", f"/repos/{both.repo.path}/pulls", twin)
+    await both.stage.alice.edit_issue(both.repo.path, first.number, state="open")
+    await fault.release()
+    await task
+    (pull,) = await both.open_pulls()
+    assert (await both.job(made))["pull_request"] == pull.number == first.number
+    assert len(await both.forge.comments(both.repo, pull.number + 1)) == 1
 
 
 async def test_a_rerun_closes_its_predecessors_pull_request_with_a_link(both: Both) -> None:

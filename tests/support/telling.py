@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest_asyncio
@@ -25,13 +25,12 @@ VOICE = Voice()
 _branches = itertools.count(1)
 
 
-@dataclass
-class Both:
-    """A repository on the forge and in the database, and the services between the two."""
+@dataclass(kw_only=True)
+class Sides:
+    """A repository on any forge and in the database, and the services between the two."""
 
     conn: Connection
     pool: Pool
-    loopback: LoopbackForge
     stage: Stage
     forge: GiteaForge
     repository_id: int
@@ -178,6 +177,13 @@ class Both:
             " comment_sent_at = comment_sent_at - interval '1 day'"
         )
 
+
+@dataclass(kw_only=True)
+class Both(Sides):
+    """The same with a loopback forge, where every request is seen and can be disturbed."""
+
+    loopback: LoopbackForge
+
     async def killed_at(self, tick: Callable[[], Awaitable[bool]], plan: FaultPlan) -> bool:
         """Run a tick and kill it where `plan` (a block) strikes; False when it ended before.
 
@@ -205,14 +211,11 @@ async def drain(tick: Callable[[], Awaitable[bool]], limit: int = 50) -> None:
     raise AssertionError(f"still busy after {limit} ticks")
 
 
-@pytest_asyncio.fixture
-async def both(
-    conn: Connection, pool: Pool, loopback: LoopbackForge, stage: Stage, forge: GiteaForge
-) -> AsyncIterator[Both]:
-    """The repository acme/widgets on both sides, its labels ensured."""
+async def repository_of(conn: Connection, stage: Stage, forge: GiteaForge) -> int:
+    """The row of the stage's repository."""
     known = await forge.repository(stage.repo)
     await rows.forge(conn, forge.name)
-    repository_id = await rows.repository(
+    return await rows.repository(
         conn,
         stage.repo.path,
         forge=forge.name,
@@ -220,5 +223,13 @@ async def both(
         default_branch=known.default_branch,
         html_url=known.html_url,
     )
-    ensured = await ensure_labels(pool, forge, stage.repo, label_specs(VOICE.scheme, ()))
-    yield Both(conn, pool, loopback, stage, forge, repository_id, dict(ensured.ids))
+
+
+@pytest_asyncio.fixture
+async def both(conn: Connection, pool: Pool, loopback: LoopbackForge, stage: Stage, forge: GiteaForge) -> Both:
+    """The repository acme/widgets on both sides, its labels ensured."""
+    repository_id = await repository_of(conn, stage, forge)
+    ids = (await ensure_labels(pool, forge, stage.repo, label_specs(VOICE.scheme, ()))).ids
+    return Both(
+        conn=conn, pool=pool, stage=stage, forge=forge, repository_id=repository_id, labels=ids, loopback=loopback
+    )

@@ -159,6 +159,12 @@ def superseded(address: str, number: int) -> str:
     return f"Replaced by [pull request {number}]({address}), made when the issue was worked on again.\n\n{SUPERSEDED}"
 
 
+STRANGERS_MARK = "<!-- tireless:stranger -->"
+STRANGERS_PULL = f"""Closed: this branch is tireless's own, and its own pull request is opened now.
+
+{STRANGERS_MARK}"""
+"""What is said on a pull request that somebody else opened from the bot's branch, before it is closed."""
+
 TWIN_MARK = "<!-- tireless:twin -->"
 
 

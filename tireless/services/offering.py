@@ -86,6 +86,7 @@ class Offering:
         self._take_s = take_s
         self._runs = runs
         self._repo = delivery.repo
+        self._whom: Person | None = None
 
     async def carry_out(self) -> Delivery:
         """Every step that is left; the delivery as it stands then."""
@@ -116,19 +117,26 @@ class Offering:
             head = await self._forge.branch_head(self._repo, branch)
             if head != delivery.commit_sha:
                 raise WorkNotPushedError(head)
-            found = await self._create_pull(branch)
+            created = await self._create_pull(branch)
+            # The forge looks for a double and inserts in two steps: of two creates at once both are answered 201.
+            found = await self._find_pull(branch, closed=False) or created
         await self._fenced(lambda conn: publish.pull_made(conn, delivery, found))
         return found
 
     async def _find_pull(self, branch: str, *, closed: bool) -> int | None:
-        """The pull request from our branch, the lowest open one before a closed one; other open ones are closed."""
+        """The bot's pull request from our branch, an open one before a closed one; other open ones are closed.
+
+        Only the bot's: on some forges a stranger may open one from any branch, with words of his own.
+        """
+        bot = await self._bot()
         pulls = sorted(
             await self._forge.pulls(self._repo, head=branch, include_closed=closed), key=lambda each: each.number
         )
-        still_open = [each for each in pulls if each.state is IssueState.OPEN]
+        ours = [each for each in pulls if each.author.id == bot.id]
+        still_open = [each for each in ours if each.state is IssueState.OPEN]
         for double in still_open[1:]:
             await self._close_twin(still_open[0].number, double.number, pull=True)
-        kept = still_open or pulls
+        kept = still_open or ours
         return kept[0].number if kept else None
 
     async def _create_pull(self, branch: str) -> int:
@@ -153,16 +161,26 @@ class Offering:
 
         try:
             return (await self._worded(create, text)).number
-        except (ForgeDenied, NotFound, ForgeRejected) as error:
+        except ForgeRejected as error:
             await self._fenced(lambda conn: publish.pull_refused(conn, delivery))
-            if error.status == 409:
-                found = await self._find_pull(branch, closed=False)
-                if found is not None:
-                    return found
-            raise
-        except UnpublishableError:
+            if error.status != 409:
+                raise
+            found = await self._find_pull(branch, closed=False)
+            if found is not None:
+                return found
+            if not await self._close_strangers(branch):
+                raise
+            return (await self._worded(create, text)).number
+        except (ForgeDenied, NotFound, UnpublishableError):
             await self._fenced(lambda conn: publish.pull_refused(conn, delivery))
             raise
+
+    async def _close_strangers(self, branch: str) -> bool:
+        """Close what others opened from our branch, since it keeps ours from being made; False: there is none."""
+        theirs = [each for each in await self._forge.pulls(self._repo, head=branch) if each.state is IssueState.OPEN]
+        for each in theirs:
+            await self._say_and_close(each.number, texts.STRANGERS_PULL, texts.STRANGERS_MARK)
+        return bool(theirs)
 
     async def _base(self) -> str:
         """The branch to merge into: the repository's default one as of now."""
@@ -204,9 +222,7 @@ class Offering:
 
     async def _existing(self) -> tuple[Person, list[Snapshot]]:
         """The bot, and every issue it ever created here."""
-        bot = (await self._forge.about()).login
-        if bot is None:
-            raise StayError("bot_unknown")
+        bot = await self._bot()
         found: dict[int, Snapshot] = {}
         for page in range(1, MAX_PAGES):
             answer = await self._forge.issues(self._repo, page=page, created_by=bot.login)
@@ -339,6 +355,14 @@ class Offering:
             if error.status != 422:
                 raise
             raise UnpublishableError(str(error)) from error
+
+    async def _bot(self) -> Person:
+        """Whom the token speaks for: nobody else's issue or pull request is ever taken for ours."""
+        if self._whom is None:
+            self._whom = (await self._forge.about()).login
+        if self._whom is None:
+            raise StayError("bot_unknown")
+        return self._whom
 
     async def _close_twin(self, kept: int, double: int, *, pull: bool) -> None:
         said = texts.twin(self._address(kept, pull=pull), kept, pull=pull)
