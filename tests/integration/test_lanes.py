@@ -1,0 +1,122 @@
+"""Lane rows: written from the configuration, counted for people, and the lock that shuts claims out."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from tests.support import rows
+from tireless.domain.job import Kind
+from tireless.domain.routing import Lane
+from tireless.errors import StoreError, StoreUnavailable
+from tireless.store import lanes
+from tireless.store.claim import RunnerId, claim_next
+from tireless.store.db import Connection, constraint_of
+from tireless.store.lanes import lane_rows, no_claims, sync_lanes
+
+ME = RunnerId("r1", "h1", uuid4())
+CLAUDE = Lane("claude", kinds=(Kind.PLAN, Kind.IMPLEMENT), is_default=True)
+CODEX = Lane("codex", kinds=(Kind.DISCOVER,), lease_s=60.0, max_attempts=2, run_timeout_s=10.0, max_running=4)
+
+
+async def configured(conn: Connection) -> list[tuple[object, ...]]:
+    """Name, position and whether configured, by name."""
+    found = await rows.rows(conn, "SELECT name, position, configured FROM lane ORDER BY name")
+    return [tuple(row.values()) for row in found]
+
+
+async def test_lanes_come_from_the_configuration(conn: Connection) -> None:
+    """Every setting is written; changing it changes the row; a lane may name one that comes after it."""
+    await sync_lanes(conn, [replace(CLAUDE, children_of_plan="codex"), CODEX])
+    claude, codex = await rows.row(conn, "lane", "claude"), await rows.row(conn, "lane", "codex")
+    assert (claude["kinds"], claude["is_default"], claude["children_of_plan"]) == (["plan", "implement"], True, "codex")
+    assert (claude["position"], codex["position"]) == (0, 1)
+    assert (codex["lease_s"], codex["max_attempts"], codex["run_timeout_s"], codex["max_running"]) == (60.0, 2, 10.0, 4)
+    await sync_lanes(conn, [CODEX, replace(CLAUDE, lease_s=99.0)])
+    claude = await rows.row(conn, "lane", "claude")
+    assert (claude["position"], claude["lease_s"], claude["children_of_plan"]) == (1, 99.0, None)
+
+
+async def test_a_lane_that_is_gone_stays_closed(conn: Connection) -> None:
+    """It keeps its jobs, gives none of them, and opens again when it is configured again."""
+    await sync_lanes(conn, [CLAUDE, CODEX])
+    await rows.job(conn, lane_name="codex")
+    assert await sync_lanes(conn, [CLAUDE]) == ["codex"]
+    assert await configured(conn) == [("claude", 0, True), ("codex", 1, False)]
+    assert await claim_next(conn, ["codex"], runner=ME) == []
+    assert await sync_lanes(conn, [CLAUDE, CODEX]) == []
+    assert len(await claim_next(conn, ["codex"], runner=ME)) == 1
+
+
+async def test_writing_lanes_leaves_holds_and_probes(conn: Connection) -> None:
+    """What happened to a lane is not the configuration's: a restart of serve opens nothing."""
+    await sync_lanes(conn, [CLAUDE])
+    await rows.lane(conn, "claude", probing=True, probe_avoid_job=5)
+    await rows.insert(conn, "lane_hold", lane="claude", source="operator", reason="why", held_by="ada")
+    await sync_lanes(conn, [CLAUDE])
+    lane = await rows.row(conn, "lane", "claude")
+    assert (lane["probing"], lane["probe_avoid_job"]) == (True, 5)
+    assert len(await rows.rows(conn, "SELECT 1 FROM lane_hold")) == 1
+
+
+async def test_a_new_limit_counts_the_claims_under_way(dsn: str) -> None:
+    """A claim begun before the lane became limited is waited for, so that it is counted from the first moment."""
+    async with rows.connections(dsn, 4) as (watcher, claiming, serving, late):
+        await sync_lanes(watcher, [CLAUDE])
+        for _ in range(2):
+            await rows.job(watcher)
+        async with claiming.transaction():
+            assert len(await claim_next(claiming, ["claude"], runner=ME)) == 1
+            syncing = asyncio.create_task(sync_lanes(serving, [replace(CLAUDE, max_running=1)]))
+            await rows.until_blocked(watcher, serving)
+        await syncing
+        assert await claim_next(late, ["claude"], runner=ME) == []
+
+
+async def test_a_lane_the_schema_refuses_changes_nothing(conn: Connection) -> None:
+    """A senseless lane is refused by its constraint's name, and no other lane of that configuration is written."""
+    with pytest.raises(StoreError) as caught:
+        await sync_lanes(conn, [CLAUDE, replace(CODEX, lease_s=0.0)])
+    assert constraint_of(caught.value) == "lane_times_positive"
+    assert await configured(conn) == []
+
+
+async def test_claims_shut_out_for_good_is_an_error(
+    dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who never lets go of the table: after all tries StoreUnavailable, and nothing is written."""
+    monkeypatch.setattr(lanes, "_TRIES_MS", (1, 1, 1))
+    async with rows.connections(dsn, 1) as (stubborn,), stubborn.transaction():
+        await stubborn.execute("LOCK TABLE attempt IN ROW EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailable, match="keeps the table `attempt` locked"):
+            async with no_claims(conn, "testing"):
+                raise AssertionError("claims were not shut out")
+    async with no_claims(conn, "testing"):
+        assert await rows.value(conn, "SHOW lock_timeout") == "0"
+
+
+async def test_what_people_see_of_lanes(conn: Connection) -> None:
+    """Counts by state, holds, probe and breaker; configured lanes first, in their order."""
+    await sync_lanes(conn, [CODEX, CLAUDE, Lane("gone")])
+    await sync_lanes(conn, [CODEX, CLAUDE])
+    for state in ("pending", "pending", "claimed", "publishing", "delivered"):
+        await rows.job(conn, state=state)
+    await rows.job(conn, state="waiting", hold=True)
+    await rows.job(conn, state="waiting", parked="needs_input")
+    for source, host in (("operator", ""), ("setup", "h1")):
+        await rows.insert(conn, "lane_hold", lane="claude", source=source, host=host, reason="why", held_by="ada")
+    await rows.insert(conn, "lane_breaker", lane="claude", failures=3, opened=1)
+    codex, claude, gone = await lane_rows(conn)
+    assert [lane.name for lane in (codex, claude, gone)] == ["codex", "claude", "gone"]
+    assert (claude.pending, claude.waiting, claude.parked, claude.claimed, claude.publishing) == (2, 2, 1, 1, 1)
+    assert (claude.failures, claude.opened, claude.configured, gone.configured) == (3, 1, True, False)
+    assert [(hold.source, hold.host, hold.held_by) for hold in claude.holds] == [
+        ("operator", "", "ada"),
+        ("setup", "h1", "ada"),
+    ]
+    oldest = await rows.value(conn, "SELECT min(created_at) FROM job WHERE state = 'pending'")
+    assert claude.oldest_pending_at == oldest
+    assert (codex.pending, codex.oldest_pending_at, codex.holds) == (0, None, [])
