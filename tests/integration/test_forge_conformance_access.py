@@ -78,6 +78,13 @@ async def test_a_repository_by_names_and_by_id(stage: Stage, forge: GiteaForge) 
             await forge.repository(missing)
 
 
+async def test_who_owns_a_repository_is_told_to_anybody_who_reads_it(stage: Stage, forge: GiteaForge) -> None:
+    """An organisation's and a user's repository are told apart, also by who has no rights in either."""
+    await stage.bob.create_repository("own")
+    assert (await forge.repository(stage.repo)).owner_is_org is True
+    assert (await forge.repository(RepoRef(stage.repo.forge, stage.bob.login, "own"))).owner_is_org is False
+
+
 async def test_a_renamed_repository_redirects_every_call(stage: Stage, forge: GiteaForge) -> None:
     """Every call by the old name is Moved, whatever its method; by id the new name is found."""
     found = await forge.repository(stage.repo)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
 
@@ -105,7 +107,20 @@ class GiteaForge:
     async def repository(self, repo: RepoRef | int) -> Repository:
         """By names (Moved on a rename) or by the forge's id (safe against renames)."""
         answer = await self._http.get(f"/repositories/{repo}" if isinstance(repo, int) else repo_path(repo))
-        return read(answer, reading.repository, answer.mapping())
+        found = read(answer, reading.repository, answer.mapping())
+        return replace(found, owner_is_org=await self._is_org_owned(RepoRef(self.name, found.owner, found.name)))
+
+    async def _is_org_owned(self, repo: RepoRef) -> bool | None:
+        """No answer says it, and a hidden organisation looks like none; but only an organisation has teams."""
+        try:
+            await self._http.get(f"{repo_path(repo)}/teams")
+        except ForgeRejected as error:
+            if error.status == HTTPStatus.METHOD_NOT_ALLOWED:
+                return False
+            raise
+        except (ForgeDenied, NotFound):
+            return None
+        return True
 
     # ------------------------------------------------------------------ issues
 

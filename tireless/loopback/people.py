@@ -164,10 +164,10 @@ async def create_team(call: Call) -> Response:
         units={str(k): LEVELS[str(v)] for k, v in units.items()} if isinstance(units, dict) else {},
     )
     org.teams[team.id] = team
-    return call.json(_team(team), 201)
+    return call.json(team_json(team), 201)
 
 
-def _team(team: Team) -> render.Json:
+def team_json(team: Team) -> render.Json:
     return {
         "id": team.id,
         "name": team.name,
@@ -183,7 +183,7 @@ def _team(team: Team) -> render.Json:
 
 async def list_teams(call: Call) -> Response:
     """The teams of an organisation."""
-    return call.json([_team(each) for each in call.paged(list(_org(call).teams.values()))])
+    return call.json([team_json(each) for each in call.paged(list(_org(call).teams.values()))])
 
 
 def _find_team(call: Call) -> tuple[User, Team]:

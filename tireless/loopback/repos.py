@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from tireless.loopback import pushes, render, rights
 from tireless.loopback.call import Call, Refusal, Route, not_found
-from tireless.loopback.people import LEVELS
+from tireless.loopback.people import LEVELS, team_json
 from tireless.loopback.state import Level, Repo, User
 
 _NAME = re.compile(r"^[A-Za-z0-9._-]{1,100}$")
@@ -195,6 +195,14 @@ async def assignees(call: Call) -> Response:
     return call.json([render.user(world, each) for each in found])
 
 
+async def repo_teams(call: Call) -> Response:
+    """The teams of the owning organisation; a user's repository is refused, which tells the two apart."""
+    owner = call.world.owner(call.repo)
+    if not owner.is_org:
+        raise Refusal(405, "repo is not owned by an organization")
+    return call.json([team_json(each) for each in owner.teams.values()])
+
+
 ROUTES: list[Route] = [
     ("POST", "/user/repos", create_own),
     ("GET", "/user/repos", my_repos),
@@ -212,4 +220,5 @@ ROUTES: list[Route] = [
     ("DELETE", "/repos/{owner}/{repo}/collaborators/{username}", delete_collaborator),
     ("GET", "/repos/{owner}/{repo}/collaborators/{username}/permission", permission),
     ("GET", "/repos/{owner}/{repo}/assignees", assignees),
+    ("GET", "/repos/{owner}/{repo}/teams", repo_teams),
 ]
