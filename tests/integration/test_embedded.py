@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import functools
 import os
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -113,28 +115,57 @@ async def test_all_killed_together_and_started_again(state: Path, clients: list[
     assert await ask(url, "SELECT count(*) FROM kept") == 0
 
 
-@pytest.mark.parametrize("whose", ["a stranger's", "a zombie's", "nobody's", "garbage"])
-async def test_a_stale_pid_file_does_not_stop_the_start(state: Path, whose: str) -> None:
-    """The number in postmaster.pid is a live stranger's, a zombie's, free, or no number: the stranger is left alone."""
+async def stopped_with_rows(state: Path) -> int:
+    """A cluster that was used and stopped; the user it belongs to."""
     async with EmbeddedPostgres(state) as server:
         await ask(server.url, "CREATE TABLE kept (n int)")
     assert await server.stopped(20)
-    stranger = await asyncio.create_subprocess_exec("sleep", "60")
-    zombie = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
-    numbers = {"a stranger's": str(stranger.pid), "a zombie's": str(zombie), "nobody's": "4000000", "garbage": "x"}
+    return (state / "data").stat().st_uid
+
+
+def leave_pid_file(state: Path, number: str) -> None:
+    """What a server that was killed leaves behind, with this number in it."""
     pidfile = state / "data" / "postmaster.pid"
-    pidfile.write_text(f"{numbers[whose]}\n{state}/data\n0\n5432\n\n\n  1 1\n")
+    pidfile.write_text(f"{number}\n{state}/data\n0\n5432\n\n\n  1 1\n")
     owner = (state / "data").stat()
     os.chown(pidfile, owner.st_uid, owner.st_gid)
+
+
+@pytest.mark.parametrize("whose", ["a stranger's", "a zombie's", "nobody's", "garbage"])
+async def test_a_stale_pid_file_does_not_stop_the_start(state: Path, whose: str) -> None:
+    """The number in postmaster.pid is a live stranger's, a zombie's, free, or no number: the stranger is left alone."""
+    owner = await stopped_with_rows(state)
+    user = owner if os.geteuid() == 0 else None
+    # Of the server's own user: others' processes PostgreSQL does not take for a server. The stranger even works in the
+    # data directory, as a person who looks around there does.
+    stranger = subprocess.Popen(["sleep", "60"], cwd=state / "data", user=user)
+    zombie = subprocess.Popen(["true"], user=user)
     try:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        numbers = {"a stranger's": str(stranger.pid), "a zombie's": str(zombie.pid), "nobody's": "4000000"}
+        leave_pid_file(state, numbers.get(whose, "x"))
         async with EmbeddedPostgres(state) as server:
             assert await ask(server.url, "SELECT count(*) FROM kept") == 0
-        assert stranger.returncode is None
+        assert stranger.poll() is None
     finally:
         stranger.kill()
-        await stranger.wait()
-        os.waitpid(zombie, 0)
+        stranger.wait()
+        zombie.wait()
+
+
+async def test_orphans_of_a_killed_server_are_waited_for(state: Path, tmp_path: Path) -> None:
+    """A child of a killed postmaster still at work would corrupt the data: the next server starts after its end."""
+    await stopped_with_rows(state)
+    leave_pid_file(state, "4000000")
+    shutil.copy(shutil.which("sleep") or "", tmp_path / "postgres")
+    orphan = subprocess.Popen([tmp_path / "postgres", "2"], cwd=state / "data")
+    try:
+        async with EmbeddedPostgres(state) as server:
+            assert orphan.poll() == 0
+            assert await ask(server.url, "SELECT count(*) FROM kept") == 0
+    finally:
+        orphan.kill()
+        orphan.wait()
 
 
 async def test_neither_keeper_nor_server_get_our_secrets(state: Path, clients: list[Client]) -> None:

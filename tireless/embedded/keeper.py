@@ -270,12 +270,12 @@ def _kind(pid: int, data: Path) -> str:
 
 
 def _users_of(data: Path) -> set[int]:
-    """The processes that work in this data directory: PostgreSQL's all do (Linux; elsewhere none is seen)."""
+    """PostgreSQL's processes of this data directory: they all work in it (Linux; elsewhere none is seen)."""
     found = set()
-    for link in Path("/proc").glob("[0-9]*/cwd"):
+    for proc in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone meanwhile, or not ours to read
-            if os.readlink(link) == str(data.resolve()):
-                found.add(int(link.parent.name))
+            if os.readlink(proc / "cwd") == str(data.resolve()) and (proc / "comm").read_text().strip() == "postgres":
+                found.add(int(proc.name))
     return found
 
 
