@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from tireless import __version__
-from tireless.cli import doctor, lanes, services, setup
+from tireless.cli import demo, doctor, lanes, services, setup
 from tireless.cli.frame import common, run_main
 
 
@@ -23,6 +23,7 @@ def tireless() -> None:
 
 
 for _command in (
+    demo.demo,
     services.up,
     services.serve,
     services.run_command,
