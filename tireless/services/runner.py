@@ -19,7 +19,6 @@ from tireless.services.waiting import all_gone, first_of, unless
 from tireless.services.work import Worker
 from tireless.store.claim import MAX_BATCH, Claim, RunnerId, claim_next, forget_runner, show_runner
 from tireless.store.db import Pool
-from tireless.store.lanes import lane_rows
 
 _log = log.get(__name__)
 
@@ -180,16 +179,10 @@ class Runner:
 
     async def _show(self) -> None:
         """Say that we are alive, for people; a database out of reach is not told."""
-        unknown = set(self._lanes)
         while True:
             try:
                 async with self._pool.connection() as conn:
                     await show_runner(conn, self._identity, lanes=self._lanes, slots=self._slots, version=__version__)
-                    if unknown:
-                        unknown -= {lane.name for lane in await lane_rows(conn)}
-                if unknown:
-                    what = "claims nothing for them until `tireless serve` has them in its configuration"
-                    _log.warning("lanes unknown to the database", lanes=sorted(unknown), what=what)
             except StoreError as error:
                 _log.warning("runner not shown", error=str(error))
             except Exception as error:  # noqa: BLE001 - the top of a loop
