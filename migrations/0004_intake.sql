@@ -16,8 +16,8 @@ CREATE FUNCTION child_waits_for(of_issue bigint) RETURNS text[] LANGUAGE sql STA
        FROM (SELECT DISTINCT ON (b.key) b.number, b.ended_reason FROM child b
               WHERE b.plan_issue_id = c.plan_issue_id AND b.key = ANY (c.depends_on) ORDER BY b.key, b.id DESC) s
        LEFT JOIN issue i ON i.repository_id = p.repository_id AND i.number = s.number
-      WHERE s.number IS NOT NULL AND coalesce(i.open, true) AND s.ended_reason IS DISTINCT FROM 'closed'
-        AND s.ended_reason IS DISTINCT FROM 'gone') w
+      -- the issue's row is right where there is one: a closed issue may be opened again, an ended child stays ended
+      WHERE s.number IS NOT NULL AND coalesce(i.open, coalesce(s.ended_reason, '') NOT IN ('closed', 'gone'))) w
    WHERE c.issue_id = of_issue
 $$;
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from uuid import uuid4
 
 from tests.support import rows
 from tests.support.forges import LoopbackForge, Stage
 from tireless.domain.job import Kind
 from tireless.domain.labels import LabelScheme
+from tireless.domain.outcome import Outcome
 from tireless.domain.people import Policy
 from tireless.domain.routing import Lane
 from tireless.forge.gitea import GiteaForge
 from tireless.services.poller import Poller, Round
+from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection, Pool, transaction
 from tireless.store.intake import Rules, sync_repositories
 from tireless.store.lanes import sync_lanes
+from tireless.store.record import Answer
 from tireless.store.repos import forge_known
+from tireless.store.settle import Ending, settle
 
 GO = "tireless/go"
 PLAN = "tireless/plan"
@@ -43,9 +47,9 @@ class Ingest:
         self.repository_id = 0
         self.poller = self.another()
 
-    def another(self, rules: Rules = RULES, **settings: float) -> Poller:
+    def another(self, rules: Rules = RULES, *, pool: Pool | None = None) -> Poller:
         """Another poller, as a second process would have it."""
-        return Poller(self.pool, {self.forge.name: self.forge}, rules=rules, jitter=lambda: 0.5, **settings)
+        return Poller(pool or self.pool, {self.forge.name: self.forge}, rules=rules, jitter=lambda: 0.5)
 
     async def watch(self, *, require_opt_in: bool = True) -> None:
         """Watch acme/widgets, with the lanes."""
@@ -122,21 +126,34 @@ class Ingest:
         """The repository's row."""
         return await rows.row(self.conn, "repository", self.repository_id)
 
-    async def end(self, job_id: object, state: str = "delivered", reason: str | None = None, ago_s: float = 0) -> None:
-        """End a job by hand, as another service would have, `ago_s` seconds ago."""
-        job = await rows.row(self.conn, "job", job_id)
-        await rows.change(
-            self.conn,
-            "job",
-            job_id,
-            state=state,
-            reason=reason,
-            finished_at=await self.now() - timedelta(seconds=ago_s),
-            **dict.fromkeys(("claimed_by", "claimed_host", "claim_token", "claim_expires_at", "claimed_at")),
-        )
-        assert job["state"] not in ("delivered", "failed", "cancelled")
-        await rows.value(self.conn, "SELECT job_ended(%(id)s)::text", id=job_id)
+    async def claim(self) -> Claim:
+        """The next job of any lane, claimed as a runner would."""
+        runner = RunnerId("r1", "h1", uuid4())
+        [claim] = await claim_next(self.conn, [lane.name for lane in LANES], runner=runner)
+        return claim
 
-    async def now(self) -> object:
-        """The database's clock."""
-        return await rows.value(self.conn, "SELECT clock_timestamp()")
+    async def deliver(self) -> Claim:
+        """Claim the next job and end it delivered, without a change."""
+        claim = await self.claim()
+        await self.settle(claim, Outcome.NO_CHANGE)
+        return claim
+
+    async def settle(self, claim: Claim, outcome: Outcome, question: str | None = None) -> None:
+        """The runner's last word."""
+        ending = Ending(outcome=outcome, question=question, wake_s=0.0)
+        assert await settle(self.conn, claim.job_id, claim.token, ending) is Answer.DONE
+
+    async def let_pass(self, seconds: float) -> None:
+        """Move the ends of all jobs back, as if so much time had passed since; triggers would refuse it."""
+        async with transaction(self.conn, "letting time pass"):
+            await self.conn.execute("SET LOCAL session_replication_role = replica")
+            await self.conn.execute("UPDATE job SET finished_at = finished_at - %s * interval '1 s'", [seconds])
+
+    async def due(self) -> None:
+        """Make every look due now."""
+        await rows.value(self.conn, "WITH u AS (UPDATE look SET not_before = '-infinity' RETURNING 1) SELECT 1")
+
+    async def events(self, job_id: object) -> list[object]:
+        """What happened to a job, in order."""
+        found = await rows.rows(self.conn, "SELECT what FROM job_event WHERE job_id = %(id)s ORDER BY id", id=job_id)
+        return [row["what"] for row in found]

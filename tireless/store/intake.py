@@ -230,10 +230,11 @@ async def _apply(
     made = await _act(conn, snapshot, known, issue_id, triage, scheme)
     live = known.standing.live
     if live is not None and known.content_hash != snapshot.content_hash:
-        await note(conn, live.id, "edited", {"approved": asked is not None and asked.approved})
-        if live.state in (State.PENDING, State.WAITING) and isinstance(triage.decision, Ignore):
-            # Whatever could be told: a job rests claimable only on the approved text.
-            await change_resting(conn, live.id, _as_it_is(live), what="edited")
+        sure = asked is not None and asked.cannot_tell is None
+        await note(conn, live.id, "edited", {"approved": asked is not None and asked.approved and sure})
+        if not sure and live.state in (State.PENDING, State.WAITING) and isinstance(triage.decision, Ignore):
+            # Whatever can be told: a job rests claimable only on the approved text. The trigger sees to it.
+            await change_resting(conn, live.id, Route(live.kind, live.lane, live.priority, live.hold), what="park")
     await _tell_kin(conn, snapshot, known)
     statuses = [
         said.value for one in snapshot.labels if (said := meaning(one.name, scheme)) and said.role is Role.STATUS
@@ -336,10 +337,6 @@ async def _tell_kin(conn: Connection, snapshot: Snapshot, known: Known) -> None:
         await end_child(conn, known.child_id, "closed")
     if known.open is not is_open or known.standing.live is not None:
         await refresh_waits(conn, known.plan_issue_id)
-
-
-def _as_it_is(live: LiveJob) -> Route:
-    return Route(live.kind, live.lane, live.priority, live.hold)
 
 
 def _who(entry: TimelineEntry) -> dict[str, object]:
