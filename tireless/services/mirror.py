@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from tireless import log
 from tireless.domain.comments import TWIN, Marker, Picture, Voice, own_comments, tell
-from tireless.domain.issue import Comment, IssueState, Person, Snapshot
+from tireless.domain.issue import Comment, IssueState, Snapshot
 from tireless.domain.job import Status
 from tireless.domain.labels import label_specs, read, status_diff, status_label
 from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import Forge
 from tireless.services.labelling import LabelBook
 from tireless.services.patience import MOVED_S, Patience, is_outage
+from tireless.services.whom import Whom
 from tireless.store import tell as rows
 from tireless.store.db import Pool
 from tireless.store.tell import Telling
@@ -62,7 +63,7 @@ class Mirror:
         self._recheck_s = recheck_s
         self._patience = Patience(forges, base_s=backoff_base_s, cap_s=backoff_cap_s, jitter=jitter)
         self._labels = LabelBook(pool)
-        self._bots: dict[str, Person] = {}
+        self._whom = Whom()
 
     async def tick(self) -> bool:
         """Tell the forge of one due issue; False when none is due."""
@@ -103,18 +104,6 @@ class Mirror:
             case _:
                 return self._patience.wait_s(error, failures)
 
-    async def _bot(self, forge: Forge) -> Person:
-        """Whom the token speaks for: only his comments are ours."""
-        if forge.name not in self._bots:
-            login = (await forge.about()).login
-            if login is None:
-                raise ForgeDenied(
-                    f"telling whose comments are ours: the token of forge {forge.name} may not say whose it is; "
-                    "give it the scope read:user"
-                )
-            self._bots[forge.name] = login
-        return self._bots[forge.name]
-
 
 class _TakeLostError(Exception):
     """Another mirror has the issue; nothing more is to be written."""
@@ -135,7 +124,7 @@ class _Showing:
 
     async def show(self) -> None:
         telling = self._telling
-        bot = await self._mirror._bot(self._forge)
+        bot = await self._mirror._whom.bot(self._forge)
         snapshot = await self._forge.issue(self._repo, self._number)
         comments = await self._forge.comments(self._repo, self._number)
         own = own_comments(comments, bot.id, self._number)

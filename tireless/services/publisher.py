@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from tireless import log
 from tireless.domain.comments import Voice
 from tireless.errors import ForgeDenied, ForgeError, ForgeGarbled, ForgeRejected, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import Forge
+from tireless.services.carrying import Means, TakeLostError, UnpublishableError, WaitError, WorkNotPushedError
+from tireless.services.family import Family
 from tireless.services.labelling import LabelBook
-from tireless.services.offering import (
-    Offering,
-    StayError,
-    TakeLostError,
-    UnpublishableError,
-    WaitError,
-    WorkNotPushedError,
-)
+from tireless.services.offering import Offering
 from tireless.services.patience import MOVED_S, STAY_S, Patience, is_outage
+from tireless.services.whom import NamelessError, Whom
 from tireless.store import deliver, publish
 from tireless.store.db import Pool, transaction
 from tireless.store.deliver import BranchLeft, Ended
@@ -55,12 +52,11 @@ class Publisher:
         self._forges = forges
         self._voice = voice
         self._by = by
-        self._children_run = children_run
         self._take_s = take_s
         # An answer is waited for this long at most; thrice that, and the forge has carried out what it was sent.
         self._unanswered_s = 3 * request_timeout_s
         self._patience = Patience(forges, base_s=backoff_base_s, cap_s=backoff_cap_s, jitter=jitter)
-        self._labels = LabelBook(pool)
+        self._means = Means(pool, LabelBook(pool), Whom(), voice, take_s, children_run)
 
     async def tick(self) -> bool:
         """Deliver one due job; without one, look after branches that ended jobs left. False: nothing was to be done."""
@@ -79,11 +75,8 @@ class Publisher:
     async def _one(self, delivery: Delivery) -> None:
         forge = self._forges[delivery.repo.forge]
         facts = {"job": delivery.job_id, "issue": f"{delivery.repo}#{delivery.number}"}
-        offering = Offering(
-            self._pool, forge, self._labels, delivery, voice=self._voice, take_s=self._take_s, runs=self._children_run
-        )
         try:
-            made = await offering.carry_out()
+            made = await self._carry_out(forge, delivery)
             self._patience.answered(forge.name)
             await self._deliver(made)
             _log.info("job delivered", **facts, pull_request=made.pull_request, children=len(made.children))
@@ -99,18 +92,31 @@ class Publisher:
         except UnpublishableError as refused:
             await self._unpublishable(delivery, str(refused))
             _log.error("job unpublishable", **facts, error=str(refused))
-        except (ForgeError, StayError) as error:
+        except ForgeError as error:
             reason, wait_s = self._reason(error, delivery.failures + 1)
-            if isinstance(error, ForgeError) and is_outage(error):
+            if is_outage(error):
                 self._patience.failed(forge.name, error)
             await self._postpone(delivery, wait_s=wait_s, reason=reason, failures=delivery.failures + 1)
             _log.warning("delivery postponed", **facts, reason=reason, error=str(error), again_s=round(wait_s))
 
-    def _reason(self, error: ForgeError | StayError, failures: int) -> tuple[str, float]:
+    async def _carry_out(self, forge: Forge, delivery: Delivery) -> Delivery:
+        """Every step that is left; the delivery as it stands then."""
+        waits = [child.wait_s for child in delivery.children if child.unanswered]
+        if delivery.pr_unanswered:
+            waits.append(delivery.pr_wait_s)
+        if (wait_s := max(waits, default=0.0)) > 0:
+            raise WaitError(wait_s)
+        if delivery.commit_sha is not None:
+            delivery = replace(delivery, pull_request=await Offering(self._means, forge, delivery).carry_out())
+        if delivery.children:
+            delivery = replace(delivery, children=await Family(self._means, forge, delivery).carry_out())
+        return delivery
+
+    def _reason(self, error: ForgeError, failures: int) -> tuple[str, float]:
         """Why publishing does not go on, as comments.PUBLISH_REASONS names it, and when it is tried again."""
         match error:
-            case StayError():
-                return error.reason, STAY_S
+            case NamelessError():
+                return "bot_unknown", STAY_S
             case ForgeUnavailable() | ForgeGarbled():
                 return "forge_unavailable", self._patience.wait_s(error, failures)
             case Moved():

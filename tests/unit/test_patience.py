@@ -1,0 +1,83 @@
+"""How long services leave a forge alone: one that is down waits longer each time, others go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tireless.errors import (
+    ForgeDenied,
+    ForgeError,
+    ForgeGarbled,
+    ForgeRejected,
+    ForgeUnavailable,
+    NotFound,
+    RateLimited,
+)
+from tireless.services.patience import STAY_S, Patience, is_outage
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+
+def patience(clock: Clock) -> Patience:
+    """Two forges, 10 s doubling to 100 s, the longest jitter."""
+    return Patience(["a", "b"], base_s=10.0, cap_s=100.0, jitter=lambda: 1.0, clock=clock)
+
+
+def test_a_forge_that_is_down_is_left_alone_longer_each_time() -> None:
+    """10, 20, 40, 80, 100 s; the other forge is asked all the while; one answer forgets it all."""
+    clock = Clock()
+    mine = patience(clock)
+    waits = []
+    for _ in range(6):
+        mine.failed("a", ForgeUnavailable("down"))
+        assert mine.ready() == ["b"]
+        began = clock.now
+        while mine.ready() == ["b"]:
+            clock.now += 1
+        waits.append(clock.now - began)
+    assert waits == [10, 20, 40, 80, 100, 100]
+    mine.failed("a", ForgeUnavailable("down"))
+    mine.answered("a")
+    assert mine.ready() == ["a", "b"]
+
+
+def test_a_forge_that_names_a_time_is_taken_at_its_word_within_bounds() -> None:
+    """Retry-After is obeyed, but neither for less than the first backoff nor for more than the last."""
+    mine = patience(Clock())
+    asked = [RateLimited("wait", retry_after_s=seconds) for seconds in (0.0, 42.0, 10_000.0)]
+    assert [mine.wait_s(error, 1) for error in asked] == [10.0, 42.0, 100.0]
+
+
+@pytest.mark.parametrize("error", [ForgeDenied("no"), NotFound("gone"), ForgeRejected("no")])
+def test_what_a_person_has_to_mend_waits_a_quarter_of_an_hour(error: ForgeError) -> None:
+    """A refusal does not pass by itself: however often, it is tried again at the same slow pace."""
+    assert [patience(Clock()).wait_s(error, n) for n in (1, 9)] == [STAY_S, STAY_S]
+
+
+def test_jitter_never_shortens_to_nothing() -> None:
+    """Many processes spread out over half the wait, none comes back at once."""
+    low = Patience([], base_s=10.0, cap_s=100.0, jitter=lambda: 0.0)
+    assert low.wait_s(ForgeUnavailable("down"), 1) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("error", "whole"),
+    [
+        (ForgeUnavailable("no connection"), True),
+        (RateLimited("wait", status=429), True),
+        (ForgeUnavailable("one call", status=500), False),
+        (ForgeGarbled("one answer"), False),
+        (ForgeDenied("one repository", status=403), False),
+    ],
+)
+def test_an_outage_is_of_the_whole_forge(error: ForgeError, whole: bool) -> None:
+    """No connection and "wait" concern the forge; an answered failure may concern one repository only."""
+    assert is_outage(error) is whole
