@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench
 
 PAINT = [say("at work"), write("a.txt", "red\n"), commit("Paint it"), result("done", summary="Painted.")]
-NEVER_BY_ITSELF = {"backoff_base_s": 3600.0, "backoff_cap_s": 3600.0}
+NEVER_BY_ITSELF: dict[str, Any] = {"backoff_base_s": 3600.0, "backoff_cap_s": 3600.0}
 
 
 async def test_implement_becomes_a_pushed_branch_to_publish(bench: Bench) -> None:

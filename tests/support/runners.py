@@ -121,11 +121,12 @@ class Bench:
     # -------------------------------------------------------------- jobs
 
     async def job(
-        self, *runs: Sequence[Step], title: str = "Paint it", body: str = "Red.", **columns: object
+        self, *runs: Sequence[Step], title: str = "Paint it", body: str = "Red.", **columns: Any
     ) -> rows.Made:
         """A pending job of a new issue, and what its agents do."""
         issue_id = await rows.issue(self.conn, self.stage.path, title=title, body=body)
-        made = await rows.job(self.conn, self.stage.path, issue_id=issue_id, **{"kind": "implement", **columns})
+        given: dict[str, Any] = {"kind": "implement", **columns}
+        made = await rows.job(self.conn, self.stage.path, issue_id=issue_id, **given)
         self.script.runs(made.number, *runs)
         return made
 
