@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import socket
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from psycopg import sql
 
 from tests.support.cli import COMMAND, closed, environment, tireless
-from tireless.forge.person import Person, make_token
-from tireless.loopback import LoopbackForge
+from tests.support.place import Place, a_place, config
+from tireless.forge.person import make_token
 from tireless.store.db import connect, ensure_database, shown, with_database
-
-
-@dataclass
-class Place:
-    """A running forge with two users: alice, who owns `alice/project`, and the bot, a writer there."""
-
-    forge: LoopbackForge
-    root: Person
-    alice: Person
-    bot: Person
-
-    @property
-    def url(self) -> str:
-        """The forge's address."""
-        return self.forge.url
 
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
     """A forge as an operator finds it before tireless was ever there."""
-    async with LoopbackForge() as forge, AsyncExitStack() as stack:
-        root = Person(url=forge.url, login=forge.admin_login, token=forge.admin_token, password=forge.admin_password)
-        people = [root, await root.create_user("alice"), await root.create_user("bot")]
-        for person in people:
-            stack.push_async_callback(person.aclose)
-        _, alice, bot = people
-        await alice.create_repository("project")
-        await alice.add_collaborator("alice/project", "bot")
-        yield Place(forge, root, alice, bot)
+    async with a_place() as found:
+        yield found
 
 
 @pytest.fixture
@@ -61,25 +36,6 @@ async def empty_database(server_url: str) -> AsyncIterator[str]:
         await conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
     finally:
         await conn.close()
-
-
-def config(home: Path, forge_url: str, *, token: str, dsn: str = "", more: str = "") -> Path:
-    """A whole configuration in `home`, everything closed to others."""
-    closed(home / "token", token)
-    database = f"[database]\nurl = {json.dumps(dsn)}\n" if dsn else ""
-    text = f"""
-{database}
-[forges.main]
-url = "{forge_url}"
-token_file = "token"
-repositories = ["alice/project"]
-timeout = "3s"
-[lanes.claude]
-kinds = ["discover", "plan", "implement"]
-command = ["true"]
-{more}
-"""
-    return closed(home / "config.toml", text)
 
 
 async def test_every_bad_key_is_told_at_once(tmp_path: Path) -> None:
@@ -249,7 +205,8 @@ async def test_the_port_of_the_page_in_use_is_told(tmp_path: Path, place: Place,
     """serve does not start half: exit 3 and which keys to change."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        path = config(tmp_path, place.url, token=place.bot.token, dsn=dsn, more=f"[web]\nport = {port}")
+        path = config(tmp_path, place.url, token=place.bot.token, dsn=dsn)
+        closed(path, path.read_text().replace("port = 0", f"port = {port}"))
         said = await tireless("serve", "--config", path, home=tmp_path)
     assert said.code == 3
     assert f"127.0.0.1:{port}" in said.err

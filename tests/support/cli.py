@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,3 +67,61 @@ def closed(path: Path, content: str) -> Path:
     path.write_text(content)
     path.chmod(0o600)
     return path
+
+
+class Running:
+    """A `tireless` process that stays; its log, one JSON object a line, is read as it comes. `async with` it."""
+
+    def __init__(self, *words: str | Path, home: Path, env: Mapping[str, str] | None = None) -> None:
+        self._words = [*COMMAND, *map(str, words)]
+        self._home = home
+        self._env = environment(home, env)
+        self._changed = asyncio.Event()
+        self.lines: list[str] = []
+        self.log: list[dict[str, Any]] = []
+
+    async def __aenter__(self) -> Running:
+        self.process = await asyncio.create_subprocess_exec(
+            *self._words,
+            cwd=self._home,
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+        await self._reading
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for raw in self.process.stderr:
+            line = raw.decode()
+            self.lines.append(line.rstrip("\n"))
+            if line.startswith("{"):
+                self.log.append(json.loads(line))
+            self._changed.set()
+        self._changed.set()
+
+    async def logged(self, event: str, *, nth: int = 1, timeout_s: float = 60.0) -> dict[str, Any]:
+        """The n-th log line of this event, which may still have to come; its end before that is a failure."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                self._changed.clear()
+                found = [line for line in self.log if line["event"] == event]
+                if len(found) >= nth:
+                    return found[nth - 1]
+                assert not self._reading.done(), "it ended:\n" + "\n".join(self.lines)
+                await self._changed.wait()
+
+    async def stop(self, number: signal.Signals = signal.SIGINT, *, timeout_s: float = 60.0) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        self.process.send_signal(number)
+        return await asyncio.wait_for(self.process.wait(), timeout_s)
