@@ -88,6 +88,7 @@ class Poller:
         self._known: dict[str, Rules] = {}
         self._offsets: dict[str, timedelta] = {}
         self._errors: dict[str, str] = {}
+        self._renamed: set[int] = set()
 
     async def tick(self) -> bool:
         """Answer due looks and poll one due repository; False when neither was due."""
@@ -105,6 +106,7 @@ class Poller:
         async with self._pool.connection() as conn:
             waiting = [repo.id for repo in await repos.tracked_repos(conn) if repo.forge in self._forges]
         self._errors.clear()
+        again: set[int] = set()
         polled = made = looked = 0
         while waiting:
             async with self._pool.connection() as conn:
@@ -115,6 +117,9 @@ class Poller:
                 break  # the others are being polled by somebody else
             waiting.remove(repo.id)
             scanned = await self._poll(repo, full=full or repo.full_scan_due)
+            if repo.id in self._renamed and repo.id not in again:
+                waiting.append(repo.id)
+                again.add(repo.id)
             polled += scanned is not None
             made += scanned.made if scanned is not None else 0
         while answered := await self._answer_looks():
@@ -126,6 +131,7 @@ class Poller:
     async def _poll(self, repo: RepoRow, *, full: bool) -> Scanned | None:
         """One poll of a taken repository, to its end or to its error; None after an error."""
         forge = self._forges[repo.forge]
+        self._renamed.discard(repo.id)
         try:
             rules = await self._rules_of(forge)
             judged_by = fingerprint(rules)
@@ -158,9 +164,13 @@ class Poller:
             self._patience.failed(forge.name, error)
             async with self._pool.connection() as conn:
                 await repos.forge_failed(conn, forge.name, str(error))
-        elif isinstance(error, Moved | ForgeDenied | NotFound | ReplacedError):
-            again_s = await self._resolve(repo, forge, error) or again_s
-        self._errors[str(repo.ref)] = str(error)
+        elif isinstance(error, Moved | ForgeDenied | NotFound | ReplacedError) and await self._resolve(
+            repo, forge, error
+        ):
+            again_s = 0.0
+            self._renamed.add(repo.id)
+        if repo.id not in self._renamed:
+            self._errors[str(repo.ref)] = str(error)
         async with self._pool.connection() as conn:
             await polls.poll_failed(conn, repo, str(error), delay_s=again_s)
         _log.warning(
@@ -171,16 +181,15 @@ class Poller:
             again_s=round(again_s),
         )
 
-    async def _resolve(self, repo: RepoRow, forge: Forge, error: Exception) -> float | None:
-        """The repository by its id: renamed, unreadable, deleted, or made again under its name. When to poll again."""
+    async def _resolve(self, repo: RepoRow, forge: Forge, error: Exception) -> bool:
+        """The repository by its id: renamed (True: poll it at once), unreadable, or made again under its name."""
         try:
             found = await forge.repository(repo.forge_repo_id)
-        except ForgeUnavailable:
-            return None  # "I could not ask" is never "it is gone"
         except (ForgeDenied, NotFound) as refused:
-            return await self._lost(repo, forge, refused)
+            await self._lost(repo, forge, refused)
+            return False
         except ForgeError:
-            return None
+            return False  # "I could not ask" is never "it is gone"
         moved = (found.owner, found.name) != (repo.owner, repo.name)
         reason = (
             str(error) if found.has_issues else f"{repo.ref} has no issues of its own: the tracker is off or elsewhere"
@@ -191,9 +200,9 @@ class Poller:
                 await repos.mark_unreadable(conn, repo.id, reason)
         if moved:
             _log.info("repository renamed", before=str(repo.ref), after=f"{found.owner}/{found.name}")
-        return 0.0 if moved else None
+        return moved
 
-    async def _lost(self, repo: RepoRow, forge: Forge, refused: ForgeError) -> float | None:
+    async def _lost(self, repo: RepoRow, forge: Forge, refused: ForgeError) -> None:
         """Its id answers with a refusal: unreadable, unless another repository has its name now."""
         other = None
         if isinstance(refused, NotFound):
@@ -207,9 +216,8 @@ class Poller:
                 opt_in = self._rules.scheme.require_opt_in
                 await repos.replace_repository(conn, repo, other, require_opt_in=opt_in)
                 _log.info("repository made again", repository=str(repo.ref), id=other.id)
-                return None
-            await repos.mark_unreadable(conn, repo.id, str(refused))
-        return None
+            else:
+                await repos.mark_unreadable(conn, repo.id, str(refused))
 
     def _wait_s(self, error: Exception, failures: int) -> float:
         if isinstance(error, ForgeUnavailable):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID, uuid4
@@ -188,7 +188,7 @@ _PROBE_S = 30.0
 
 async def listen(
     url: str, channels: Sequence[str], *, application_name: str = "tireless listen", retry_s: float = 1.0
-) -> AsyncIterator[Wake]:
+) -> AsyncGenerator[Wake, None]:
     """Notifications on these channels, for ever; reconnects by itself, with a Wake after every LISTEN.
 
     One connection, not from a pool: LISTEN belongs to a session. Close the iterator to stop.
