@@ -419,8 +419,6 @@ CREATE TABLE mirror (
   CONSTRAINT mirror_take_is_whole CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3))
 );
 CREATE INDEX mirror_due ON mirror (not_before, issue_id) WHERE changed > told;
--- What was told longest ago, to be compared with the forge again.
-CREATE INDEX mirror_told ON mirror (told_at) WHERE changed = told;
 
 -- Runner processes that showed themselves; for people only, no claim depends on it.
 CREATE TABLE runner (

@@ -275,10 +275,9 @@ async def test_what_was_told_long_ago_is_compared_again(both: Both) -> None:
     await drain(both.mirror().tick)
     (comment,) = await both.status_comments(number)
     await both.stage.alice.api("DELETE", f"/repos/{both.repo.path}/issues/comments/{comment.id}")
-    mirror = both.mirror(recheck_s=3600.0)
-    assert not await mirror.tick()
+    assert not await both.mirror(recheck_s=3600.0).tick()
     await both.conn.execute("UPDATE mirror SET told_at = told_at - interval '2 hours'")
-    await drain(mirror.tick)
+    await drain(both.mirror(recheck_s=3600.0).tick)
     assert len(await both.status_comments(number)) == 1
 
 

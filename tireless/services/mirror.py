@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -21,13 +22,16 @@ from tireless.services.labelling import LabelBook
 from tireless.services.patience import MOVED_S, Patience, is_outage
 from tireless.services.whom import Whom
 from tireless.store import tell as rows
-from tireless.store.db import Pool
+from tireless.store.db import Connection, Pool
 from tireless.store.tell import Telling
 
 _log = log.get(__name__)
 
 ROUNDS = 4
 """How often labels are read and set before the issue is left for later: somebody else is setting them."""
+
+RECHECKS = 36
+"""How often within `recheck_s` it is asked what was told that long ago."""
 
 GONE_S = 3600.0
 """Between two tries of an issue that is not there."""
@@ -64,6 +68,7 @@ class Mirror:
         self._patience = Patience(forges, base_s=backoff_base_s, cap_s=backoff_cap_s, jitter=jitter)
         self._labels = LabelBook(pool)
         self._whom = Whom()
+        self._recheck_at = 0.0
 
     async def tick(self) -> bool:
         """Tell the forge of one due issue; False when none is due."""
@@ -73,9 +78,17 @@ class Mirror:
                 conn, forges, by=self._by, take_s=self._take_s, unanswered_s=self._unanswered_s
             )
             if telling is None:
-                return await rows.recheck(conn, after_s=self._recheck_s) > 0
+                return await self._recheck(conn)
         await self._one(telling)
         return True
+
+    async def _recheck(self, conn: Connection) -> bool:
+        """Now and then, not on every wake: it walks the live jobs."""
+        if time.monotonic() < self._recheck_at:
+            return False
+        found = await rows.recheck(conn, after_s=self._recheck_s)
+        self._recheck_at = 0.0 if found else time.monotonic() + self._recheck_s / RECHECKS
+        return found > 0
 
     async def _one(self, telling: Telling) -> None:
         forge = self._forges[telling.picture.repo.forge]

@@ -272,15 +272,14 @@ async def put_off(conn: Connection, telling: Telling, *, wait_s: float, failures
 
 # Nobody tells us that a comment was deleted or edited: what was told long ago of a live job is compared again.
 RECHECK = """
-UPDATE mirror m SET changed = m.changed + 1
- WHERE m.issue_id IN (
-   SELECT m.issue_id FROM mirror m
-    WHERE m.changed = m.told AND m.told_at < clock_timestamp() - make_interval(secs => %(after_s)s)
-      AND EXISTS (SELECT FROM job j WHERE j.issue_id = m.issue_id
-                     AND j.state IN ('pending', 'waiting', 'claimed', 'publishing'))
-    ORDER BY m.told_at
-    LIMIT %(limit)s
-    FOR NO KEY UPDATE SKIP LOCKED)
+WITH old AS MATERIALIZED (  -- from the live jobs, few beside all that was ever told
+  SELECT m.issue_id
+    FROM job j JOIN mirror m ON m.issue_id = j.issue_id
+   WHERE j.state IN ('pending', 'waiting', 'claimed', 'publishing')
+     AND m.changed = m.told AND m.told_at < clock_timestamp() - make_interval(secs => %(after_s)s)
+   LIMIT %(limit)s
+   FOR NO KEY UPDATE OF m SKIP LOCKED)
+UPDATE mirror m SET changed = m.changed + 1 FROM old WHERE m.issue_id = old.issue_id
 """
 
 
