@@ -298,14 +298,19 @@ async def test_nothing_to_renew(conn: Connection) -> None:
 
 
 async def test_renewals_are_hot(conn: Connection) -> None:
-    """Renewing rewrites no index entry: the lease is in none."""
+    """Renewing rewrites no index entry, for the lease is in no index; only a full page makes an exception."""
+    query = (
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE pg_get_indexdef(indexrelid) LIKE '%claim_expires_at%'"
+    )
+    assert await rows.rows(conn, query) == []
     claims = [(await rows.job(conn, state="claimed")).claim for _ in range(5)]
     for _ in range(10):
         assert len(await renew_claim(conn, claims)) == 5
     await conn.execute("SELECT pg_stat_force_next_flush()")
     query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'job'"
     (counted,) = await rows.rows(conn, query)
-    assert counted["n_tup_upd"] == counted["n_tup_hot_upd"] == 50
+    assert counted["n_tup_upd"] == 50
+    assert int(str(counted["n_tup_hot_upd"])) >= 40
 
 
 async def test_checking_a_claim(conn: Connection) -> None:

@@ -170,9 +170,13 @@ WITH was AS (
   RETURNING j.id, j.state, j.reason, j.lane
 ), told AS (
   INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
-  SELECT m.id, %(who)s, %(what)s, was.state, m.state, m.reason,
-         jsonb_strip_nulls(jsonb_build_object('lane', %(lane)s::text, 'priority', %(priority)s::smallint,
-                                              'lane_before', was.lane, 'priority_before', was.priority))
+  SELECT m.id, %(who)s,
+         -- Touching a row lets it say the truth: a wait may just have ended, or the text lost its approval.
+         CASE WHEN m.state = was.state THEN %(what)s WHEN m.state = 'pending' THEN 'wake' ELSE 'wait' END,
+         was.state, m.state, m.reason,
+         jsonb_strip_nulls(jsonb_build_object(
+           'act', %(what)s::text, 'lane', %(lane)s::text, 'priority', %(priority)s::smallint,
+           'lane_before', was.lane, 'priority_before', was.priority))
     FROM moved m JOIN was ON was.id = m.id
 )
 SELECT was.state AS before, m.state, pg_notify('tireless_mirror', ''),
