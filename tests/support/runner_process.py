@@ -87,7 +87,7 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rig(setup: Setup) -> AsyncIterator[Rig]:
+async def rig(setup: Setup, *, worker_type: type[Worker] = Worker) -> AsyncIterator[Rig]:
     """Everything of a runner, open."""
     redactor = Redactor([setup.git_token])
     places = Places(Path(setup.root))
@@ -103,7 +103,7 @@ async def rig(setup: Setup) -> AsyncIterator[Rig]:
         open_pool(setup.dsn, min_size=0, max_size=2 + 2 * setup.slots, application_name=name) as pool,
         open_pool(setup.leases_dsn or setup.dsn, min_size=0, max_size=1, application_name=f"{name} leases") as own,
     ):
-        worker = Worker(
+        worker = worker_type(
             pool,
             room,
             commands={lane: command for lane in setup.lanes if lane not in setup.silent_lanes},

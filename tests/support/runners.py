@@ -10,7 +10,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ import pytest_asyncio
 from tests.support import rows
 from tests.support.agents import LIMIT_S, Gate, Script, Step
 from tests.support.forges import LoopbackForge, Stage
-from tests.support.runner_process import Rig, Setup, rig
+from tests.support.runner_process import HASTY, Rig, Setup, rig
 from tireless.forge.gitea import GiteaForge
 from tireless.services.waiting import all_gone
+from tireless.services.work import Worker
 from tireless.store import sweep
 from tireless.store.db import Connection
 
@@ -64,9 +65,13 @@ class Bench:
         )
         return replace(made, **changes)
 
-    async def rig(self, **changes: Any) -> Rig:
+    async def rig(self, *, worker_type: type[Worker] = Worker, **changes: Any) -> Rig:
         """A runner in this process, not running yet."""
-        return await self._stack.enter_async_context(rig(self.setup(**changes)))
+        return await self._stack.enter_async_context(rig(self.setup(**changes), worker_type=worker_type))
+
+    def limits(self, **changes: float) -> dict[str, float]:
+        """Hasty limits, some of them changed: for `limits=`."""
+        return asdict(HASTY) | changes
 
     async def begin(self, **changes: Any) -> tuple[Rig, asyncio.Task[None]]:
         """A runner that runs; stopped at the end of the test."""

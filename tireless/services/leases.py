@@ -36,6 +36,8 @@ class Held:
     margin_s: float
     sent: float
     """`boottime` before the claim or its last renewal was sent."""
+    grace_s: float = 0.0
+    """How long before its deadline the guard begins to stop the agent: no renewal brings it back then."""
     called_off: Stop | None = None
     """LEASE_LOST: another may have the job, and nothing is pushed any more. CANCELLED, SHUTDOWN: end it, say so."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,8 +52,8 @@ class Held:
 
     @property
     def over(self) -> bool:
-        """Must the agent be dead by now? Then the claim is lost to us, whatever the database may still say."""
-        return self.called_off is Stop.LEASE_LOST or boottime() >= self.control.deadline
+        """Is the agent dead by now, or being stopped? Then the claim is lost, whatever the database may still say."""
+        return self.called_off is Stop.LEASE_LOST or boottime() >= self.control.deadline - self.grace_s
 
     def renewed(self, answer: Renewal | None, *, sent: float) -> None:
         """Take the answer to a renewal that was sent at `sent`; None: the claim was not ours any more."""

@@ -110,6 +110,7 @@ class Worker:
                 f"a lease of {held.claim.lease_s:g} s is too short for this runner, whose agents must be gone "
                 f"{held.margin_s:g} s before its end after {command.grace_s:g} s to stop in: see runner.lease_margin"
             )
+        held.grace_s = command.grace_s
         if held.over:  # the answer to the claim came too late
             held.call_off(Stop.LEASE_LOST)
         if held.called_off is not None:
