@@ -89,6 +89,9 @@ BEGIN
   PERFORM mirror_changed(NEW.id);
   RETURN NULL;
 END $$;
+-- A refusal that was there when the issue was first seen is told as well.
+CREATE TRIGGER issue_mirror_insert AFTER INSERT ON issue FOR EACH ROW
+  WHEN (NEW.triage_code IS NOT NULL) EXECUTE FUNCTION issue_triaged();
 -- The answered marks too: the comment carries them for a database that starts afresh.
 CREATE TRIGGER issue_mirror_update AFTER UPDATE OF triage_code, triage_details, answered_event, answered_time ON issue FOR EACH ROW
   WHEN ((NEW.triage_code, NEW.triage_details, NEW.answered_event, NEW.answered_time)

@@ -36,6 +36,8 @@ def demo(frame: Frame, keep: bool) -> int:
     console = Console(stderr=frame.json, highlight=False, soft_wrap=True)
     told = run(_tell(_teller(console), keep=keep))
     if frame.json:
+        for wrong in told.wrong:
+            console.print(Text(printable(f"WRONG: {wrong}")))
         click.echo(json.dumps(report.as_json(told), ensure_ascii=False))
     else:
         console.print()

@@ -9,10 +9,13 @@ from tireless.demo.tell import Told
 
 
 def as_json(told: Told) -> dict[str, object]:
-    """One object; its keys are promised in docs/demo.md."""
+    """One object; its keys are promised in docs/demo.md.
+
+    Of a pull request, `issue` is what the rows say and `closes` what its own closing line says.
+    """
+    by_pull = {job.pull_request: _issue(told, job.number) for job in told.rows.jobs if job.pull_request is not None}
     return {
         "ok": told.ok,
-        "wrong": list(told.wrong),
         "seconds": round(told.seconds, 1),
         "forge_url": told.forge_url,
         "database_url": told.database_url,
@@ -36,10 +39,10 @@ def as_json(told: Told) -> dict[str, object]:
         ],
         "pull_requests": [
             {
-                "issue": None if pull.closes is None else _issue(told, pull.closes),
+                "issue": by_pull.get(pull.number),
                 "number": pull.number,
                 "branch": pull.branch,
-                "closes": pull.closes,
+                "closes": None if pull.closes is None else _issue(told, pull.closes),
             }
             for pull in told.forge.pulls
         ],

@@ -17,7 +17,7 @@ async def read_rows(pool: Pool) -> Rows:
     return Rows(
         issues={issue.number: (issue.asked, issue.triage_code) for issue in issues},
         jobs=[_job(job) for job in jobs],
-        children=[ChildRow(each.plan, each.key, each.number, each.depends_on) for each in children],
+        children=[_child(each) for each in children],
     )
 
 
@@ -32,7 +32,19 @@ def _job(job: overview.JobGlance) -> JobRow:
         attempts=job.attempts,
         claims=job.claims,
         pull_request=job.pull_request,
+        branch=job.branch,
         parent=job.parent,
         holds_claim=job.holds_claim,
         status=status_of(State(job.state), job.parked).value,
+    )
+
+
+def _child(child: overview.ChildGlance) -> ChildRow:
+    return ChildRow(
+        plan=child.plan,
+        key=child.key,
+        kind=child.kind,
+        lane=child.lane,
+        number=child.number,
+        depends_on=child.depends_on,
     )

@@ -26,6 +26,7 @@ class Scene:
     lane: str | None = None
     attempts: int = 1
     state: str | None = None
+    children: int = 0
 
     @property
     def asks(self) -> bool:
@@ -50,6 +51,7 @@ SCENES: tuple[Scene, ...] = (
         kind="plan",
         lane=STEADY,
         state="delivered",
+        children=3,
     ),
     Scene(
         "Rework the storage",
@@ -59,6 +61,7 @@ SCENES: tuple[Scene, ...] = (
         kind="plan",
         lane=STEADY,
         state="delivered",
+        children=3,
     ),
     Scene("Make it faster", "Opted in, but nobody said what to do.", labels=("tireless/go",), reason="no_mode"),
     Scene("Drop the old format", "A mode, but nobody opted in.", labels=("tireless/implement",), reason="no_opt_in"),

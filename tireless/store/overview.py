@@ -20,7 +20,7 @@ class IssueGlance:
 
 @dataclass(frozen=True, slots=True)
 class JobGlance:
-    """A job and the issue it is of; `parent`: the plan issue whose child that is."""
+    """A job and the issue it is of; `parent`: the plan issue whose child that is; `branch`: the settled one."""
 
     id: int
     number: int
@@ -33,6 +33,7 @@ class JobGlance:
     claims: int
     holds_claim: bool
     pull_request: int | None
+    branch: str | None
     parent: int | None
 
 
@@ -42,6 +43,8 @@ class ChildGlance:
 
     plan: int
     key: str
+    kind: str
+    lane: str | None
     number: int | None
     depends_on: tuple[int, ...]
 
@@ -58,9 +61,10 @@ async def issues(conn: Connection) -> list[IssueGlance]:
 
 JOBS = """
 SELECT j.id, i.number, j.kind, j.lane, j.state, j.reason, j.parked IS NOT NULL AS parked, j.attempts,
-       j.claim_no::int AS claims, j.claim_token IS NOT NULL AS holds_claim, j.pull_request, p.number AS parent
+       j.claim_no::int AS claims, j.claim_token IS NOT NULL AS holds_claim, j.pull_request, a.branch, p.number AS parent
   FROM job j
   JOIN issue i ON i.id = j.issue_id
+  LEFT JOIN attempt a ON a.id = j.result_attempt
   LEFT JOIN child c ON c.issue_id = i.id
   LEFT JOIN issue p ON p.id = c.plan_issue_id
  ORDER BY j.id
@@ -75,7 +79,7 @@ async def jobs(conn: Connection) -> list[JobGlance]:
 
 
 CHILDREN = """
-SELECT p.number, c.key, c.number,
+SELECT p.number, c.key, c.kind, c.lane, c.number,
        ARRAY(SELECT d.number FROM child d
               WHERE d.plan_issue_id = c.plan_issue_id AND d.key = ANY (c.depends_on) AND d.number IS NOT NULL
               ORDER BY d.number)
@@ -88,4 +92,7 @@ async def children(conn: Connection) -> list[ChildGlance]:
     """All children, in their plans' order."""
     with translate("reading all children"):
         cursor = await conn.execute(CHILDREN)
-        return [ChildGlance(plan, key, number, tuple(after)) async for plan, key, number, after in cursor]
+        return [
+            ChildGlance(plan, key, kind, lane, number, tuple(after))
+            async for plan, key, kind, lane, number, after in cursor
+        ]
