@@ -69,6 +69,7 @@ async def test_overlapping_polls_read_no_timeline_of_what_was_judged(ingest: Ing
     mark = ingest.loopback.last_request
     await ingest.poll()
     assert [target for target in await asked(ingest, mark) if "timeline" in target] == []
+    await ingest.loopback.advance(10)
     await ingest.stage.alice.comment(ingest.stage.path, 1, "Soon?")
     await ingest.poll()
     assert len([target for target in await asked(ingest, mark) if "timeline" in target]) == 1

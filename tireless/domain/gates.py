@@ -179,6 +179,30 @@ def _absorbed(said: Details, scheme: LabelScheme) -> tuple[str, str]:
     )
 
 
+def _held(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
+    by = f" by `{said['by']}`" if said.get("by") else ""
+    why = f": {said['reason']}" if said.get("reason") else ""
+    until = f" It ends at {said['until']}." if said.get("until") else ""
+    lane = said.get("lane", "LANE")
+    step = f"`tireless lanes release {lane}`" if said.get("source") == "operator" else "see `tireless lanes ls`; wait"
+    return f"The lane `{lane}` is held ({said.get('source')}){by}{why}.{until}", f"{step}."
+
+
+def _unreadable(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
+    why = f": {said['reason']}" if said.get("reason") else "."
+    return f"The repository cannot be read with the bot's token{why}".rstrip(".") + ".", "give the bot's user access."
+
+
+def _later(sentence: str) -> _Say:
+    """Words about something that time ends."""
+
+    def say(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
+        when = f"at {said['until']}" if said.get("until") else "by itself"
+        return sentence, f"it is tried again {when}."
+
+    return say
+
+
 _Say: TypeAlias = Callable[[Details, LabelScheme], tuple[str, str]]
 
 
@@ -195,7 +219,7 @@ def _fixed(sentence: str, step: str = "") -> _Say:
 _SAYINGS: Mapping[str, _Say] = {
     "unknown_repository": _fixed("No such repository is known here.", "`tireless repos add` it, or configure it."),
     "untracked": _fixed("The repository is not watched.", "`tireless repos add` it, or configure it."),
-    "unreadable": _fixed("The repository cannot be read with the bot's token.", "give the bot's user access to it."),
+    "unreadable": _unreadable,
     "unseen": _fixed("The issue has not been read yet.", "wait for the next poll, or run `tireless poll --once`."),
     "gone": _fixed("The issue was deleted.", "make a new one."),
     "closed": _fixed("The issue is closed.", "reopen it."),
@@ -228,16 +252,19 @@ _SAYINGS: Mapping[str, _Say] = {
     ),
     "repository_full": _fixed("As many jobs of this repository are running as may run at once.", "wait."),
     "day_limit": _fixed("This repository has used its runs of today.", "wait until tomorrow, or raise the limit."),
-    "blocked": _fixed("The agent is blocked by something outside.", "it is tried again at the time shown."),
-    "backoff": _fixed("The last attempt failed.", "it is tried again at the time shown."),
+    "blocked": _later("The agent is blocked by something outside."),
+    "backoff": _later("The last attempt failed."),
     "attempts": _fixed("It has no attempts left.", "{again}."),
     "lane_not_configured": _fixed("The lane is not configured any more.", "configure it, or `tireless jobs reroute`."),
-    "lane_held": _fixed("The lane is held.", "see `tireless lanes ls`; `tireless lanes release` it."),
+    "lane_held": _held,
     "probing": _fixed("The lane was held, and one job goes first to see whether it works again.", "wait."),
     "lane_full": _fixed("As many jobs of this lane are running as may run at once.", "wait."),
     "running": _fixed("An agent is working on it."),
     "publishing": _fixed("The agent is done; the result is being delivered."),
-    "no_runner": _fixed("No runner of this lane is alive.", "start one: `tireless run --lane LANE`."),
+    "no_runner": lambda said, _scheme: (
+        f"No runner of lane `{said.get('lane')}` is alive.",
+        f"start one: `tireless run --lane {said.get('lane')}`.",
+    ),
 }
 
 

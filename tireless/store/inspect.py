@@ -1,0 +1,60 @@
+"""Read-only questions of CLI, page and metrics, gathered under one name. Nothing here writes or locks."""
+
+from tireless.store.explaining import Explanation, explain
+from tireless.store.inspect_jobs import (
+    AttemptRow,
+    ChildOf,
+    EventRow,
+    JobDetail,
+    JobRow,
+    Output,
+    attempt_output,
+    children_of,
+    event_rows,
+    job_detail,
+    job_rows,
+)
+from tireless.store.inspect_places import (
+    ALIVE_S,
+    IssueRow,
+    LookRow,
+    RepositoryRow,
+    RunnerRow,
+    Stats,
+    issue_rows,
+    look_rows,
+    repository_rows,
+    runner_rows,
+    stats,
+)
+from tireless.store.lanes import HoldRow, LaneRow, lane_rows
+
+__all__ = [
+    "ALIVE_S",
+    "AttemptRow",
+    "ChildOf",
+    "EventRow",
+    "Explanation",
+    "HoldRow",
+    "IssueRow",
+    "JobDetail",
+    "JobRow",
+    "LaneRow",
+    "LookRow",
+    "Output",
+    "RepositoryRow",
+    "RunnerRow",
+    "Stats",
+    "attempt_output",
+    "children_of",
+    "event_rows",
+    "explain",
+    "issue_rows",
+    "job_detail",
+    "job_rows",
+    "lane_rows",
+    "look_rows",
+    "repository_rows",
+    "runner_rows",
+    "stats",
+]
