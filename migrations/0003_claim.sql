@@ -1,6 +1,6 @@
 -- How work is taken, ended and taken back: what store/claim.py, settle.py, sweep.py and lanes.py ask of the database
 -- in one round trip, because it counts, or locks more than one row, before it writes.
--- Locks here: latch, repository (by id), plan issue, job, child, lane, lane_breaker, lane_hold, look; rows FOR NO KEY UPDATE.
+-- Locks here: latch, repository (by id), plan issue, job, attempt, child, lane, lane_breaker, lane_hold, look; rows FOR NO KEY UPDATE.
 -- In a function every statement has a snapshot of its own: what is read after a lock is what the last holder left.
 
 -- The day's runs of a repository that limits them.
@@ -440,6 +440,12 @@ BEGIN
       USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
   END IF;
 
+  -- Before any lane: who shuts claims out has `attempt` first and lanes after it.
+  UPDATE attempt b
+     SET ended_at = clock_timestamp(), outcome = in_outcome, burned = in_burns, reason = in_reason, summary = in_summary,
+         exit_code = in_exit_code, usage = in_usage, output_head = in_output_head, output_tail = in_output_tail
+   WHERE b.id = a.id;
+
   -- Holds speak of the provider and the host, whatever becomes of the job.
   back := CASE WHEN in_outcome IN ('quota', 'blocked') THEN j.given_back + 1 WHEN in_burns THEN 0 ELSE j.given_back END;
   UPDATE lane
@@ -495,10 +501,6 @@ BEGIN
          summary = coalesce(nullif(in_summary, ''), b.summary)
    WHERE b.id = in_job
   RETURNING b.state, b.reason INTO to_state, to_code;
-  UPDATE attempt b
-     SET ended_at = clock_timestamp(), outcome = in_outcome, burned = in_burns, reason = in_reason, summary = in_summary,
-         exit_code = in_exit_code, usage = in_usage, output_head = in_output_head, output_tail = in_output_tail
-   WHERE b.id = a.id;
   INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
   VALUES (in_job, 'runner ' || j.claimed_by, 'settle', 'claimed', to_state, to_code,
           jsonb_build_object('claim_no', j.claim_no, 'outcome', in_outcome, 'burned', in_burns));

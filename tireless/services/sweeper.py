@@ -63,8 +63,8 @@ class Sweeper:
                 "made_room": await sweep.wake_full(conn),
             }
             if self._boottime() >= self._prune_at:
+                self._prune_at = self._boottime() + self._prune_every_s  # also when it fails: leases come first
                 moved["pruned"] = await sweep.prune(conn, retention_days=self._retention_days)
-                self._prune_at = self._boottime() + self._prune_every_s
         if any(moved.values()):
             _log.info("swept", **{what: count for what, count in moved.items() if count})
         return False
