@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from tireless import __version__
-from tireless.cli import demo, doctor, lanes, services, setup
+from tireless.cli import demo, doctor, explain, jobs, labels, lanes, overview, repos, services, setup
 from tireless.cli.frame import common, run_main
 
 
@@ -33,7 +33,14 @@ for _command in (
     setup.generate_config,
     setup.check_config,
     doctor.doctor,
+    explain.explain,
+    jobs.jobs,
     lanes.lanes,
+    overview.runners,
+    repos.repos,
+    labels.labels,
+    overview.stats,
+    overview.events,
 ):
     tireless.add_command(_command)
 

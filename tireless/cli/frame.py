@@ -23,7 +23,7 @@ from tireless.app.database import existing_database
 from tireless.app.processes import Told
 from tireless.errors import Refused, TirelessError
 from tireless.redact import Redactor
-from tireless.store.db import Connection, connect
+from tireless.store.db import Connection, Pool, connect, pool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -172,6 +172,16 @@ async def database(frame: Frame) -> AsyncIterator[Connection]:
             await conn.close()
 
 
+@contextlib.asynccontextmanager
+async def database_pool(frame: Frame) -> AsyncIterator[Pool]:
+    """The same as a small pool, for what the services do with one."""
+    async with (
+        existing_database(frame.settings) as url,
+        pool(url, min_size=1, max_size=4, application_name="tireless cli") as opened,
+    ):
+        yield opened
+
+
 # ------------------------------------------------------------------------------------------------ printing
 
 
@@ -206,12 +216,13 @@ def printable(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> str:
-    """Aligned columns; on a terminal the last column is cut to its width. `empty` stands for no rows."""
+    """Aligned columns, cut to the width of a terminal; `empty` stands for no rows, `head` may be empty."""
     lines = [[_cell(value) for value in row] for row in rows]
     if not lines:
         return empty
-    lines.insert(0, list(head))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    if head:
+        lines.insert(0, list(head))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     if sys.stdout.isatty():
         limit = max(shutil.get_terminal_size().columns, 40)

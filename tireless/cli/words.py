@@ -9,7 +9,8 @@ from datetime import timedelta
 
 import click
 
-from tireless.config import parse_duration
+from tireless.config import Settings, parse_duration
+from tireless.errors import UsageError
 
 _REPOSITORY = re.compile(r"(?:(?P<forge>[a-z0-9][a-z0-9_-]*):)?(?P<owner>[A-Za-z0-9._-]+)/(?P<name>[A-Za-z0-9._-]+)")
 _ISSUE = re.compile(_REPOSITORY.pattern + "#(?P<number>[1-9][0-9]{0,8})")
@@ -45,3 +46,15 @@ def operator() -> str:
     """Who is acting: the name his acts are recorded under."""
     # sudo keeps who it was; acts of three people as root would all look alike otherwise.
     return os.environ.get("SUDO_USER") or getpass.getuser()
+
+
+def chosen_forge(settings: Settings, named: str | None) -> str:
+    """The forge that was named, else the only one there is. UsageError otherwise."""
+    known = ", ".join(settings.forges) or "none"
+    if named is None and len(settings.forges) == 1:
+        return next(iter(settings.forges))
+    if named is None:
+        raise UsageError(f"which forge? Write FORGE:OWNER/REPO; configured are {known}")
+    if named not in settings.forges:
+        raise UsageError(f"there is no forge {named} in the configuration; configured are {known}")
+    return named

@@ -97,3 +97,12 @@ async def _look_up(forge: Forge, repo: RepoRef) -> Repository:
         ) from error
     except Moved as error:
         raise Moved(f"{repo} has another name on forge {forge.name} now: write the new one ({error})") from error
+
+
+async def watch(pool: Pool, forge: Forge, repo: RepoRef, *, require_opt_in: bool) -> Repository:
+    """Watch one repository an operator named; what the forge says it is. Raises the ForgeError tree."""
+    found = await _look_up(forge, repo)
+    async with pool.connection() as conn, transaction(conn, f"watching {repo}"):
+        await forge_known(conn, forge.name, forge.url)
+        await sync_repositories(conn, forge.name, [found], "operator", require_opt_in=require_opt_in)
+    return found

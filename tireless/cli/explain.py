@@ -1,0 +1,98 @@
+"""`tireless explain`: every gate between a label and a claim, in order, and what to do about the first that is shut."""
+
+from __future__ import annotations
+
+import click
+
+from tireless.cli.frame import Frame, database, pass_frame, printing, run
+from tireless.cli.words import issue
+from tireless.domain.gates import Judged
+from tireless.store import inspect
+from tireless.store.inspect import Explanation
+
+NOT_FOUND = 4
+_UNKNOWN = ("unknown_repository", "unseen")
+_MARKS = {True: "ok", False: "NO", None: "-"}
+
+
+@click.command("explain")
+@click.argument("reference", metavar="OWNER/REPO#N")
+@printing
+@pass_frame
+def explain(frame: Frame, reference: str) -> int:
+    """Why an issue is being worked on, or is not: every condition in order, with the next step.
+
+    Reads what is stored: `tireless poll` first if the forge was changed just now. Exit code 4 for an issue that is not
+    known here.
+    """
+    found = run(_explain(frame, reference))
+    frame.show(_data(found), lambda: _told(found))
+    return NOT_FOUND if found.first is not None and found.first.gate.code in _UNKNOWN else 0
+
+
+async def _explain(frame: Frame, reference: str) -> Explanation:
+    forge, owner, name, number = issue(reference)
+    async with database(frame) as conn:
+        return await inspect.explain(conn, f"{owner}/{name}", number, scheme=frame.settings.labels.scheme, forge=forge)
+
+
+def _data(found: Explanation) -> dict[str, object]:
+    """The stable object: gates by code, and the first that blocks."""
+    gates = [
+        {
+            "code": each.gate.code,
+            "asks": each.gate.asks,
+            "blocking": each.gate.blocking,
+            "passed": each.passed,
+            "sentence": each.sentence,
+            "next_step": each.next_step,
+            "details": each.details,
+        }
+        for each in found.gates
+    ]
+    return {
+        "issue": f"{found.repo}#{found.number}",
+        "title": found.title,
+        "url": found.url,
+        "asked": found.asked,
+        "claimable": found.first is None,
+        "reason": found.first.gate.code if found.first else None,
+        "job": found.job_id,
+        "state": found.state,
+        "kind": found.kind,
+        "lane": found.lane,
+        "not_before": found.not_before,
+        "place": found.place,
+        "runners": found.runners,
+        "held_hosts": found.held_hosts,
+        "warnings": found.warnings,
+        "gates": gates,
+    }
+
+
+def _told(found: Explanation) -> str:
+    lines = [f"{found.repo}#{found.number}  {found.title or ''}".rstrip(), *([found.url] if found.url else [])]
+    if found.job_id is not None:
+        reason = f" ({found.reason})" if found.reason else ""
+        lines.append(f"job {found.job_id}: {found.state}{reason}, {found.kind}, lane {found.lane}")
+    lines += ["", *(_gate(each) for each in found.gates), ""]
+    lines += [f"warning: {each}" for each in found.warnings]
+    lines += [f"the lane cannot be started on {host}" for host in found.held_hosts]
+    lines.append(_sum(found))
+    return "\n".join(lines)
+
+
+def _gate(each: Judged) -> str:
+    line = f"{_MARKS[each.passed]:3} {each.gate.asks}"
+    if each.passed is not False:
+        return line
+    then = f" Next: {each.next_step}" if each.next_step else ""
+    return f"{line} ({each.gate.code})\n      {each.sentence}{then}"
+
+
+def _sum(found: Explanation) -> str:
+    if found.first is not None:
+        then = f" Next: {found.first.next_step}" if found.first.next_step else ""
+        return f"{found.first.gate.code}: {found.first.sentence}{then}"
+    runners = f"{found.runners} runner{'s' if found.runners != 1 else ''} of its lane alive"
+    return f"nothing is in its way: number {found.place} in line, {runners}"

@@ -1,0 +1,100 @@
+"""`tireless runners`, `stats`, `events`: what goes on over all."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+
+import click
+
+from tireless.cli.frame import Frame, database, pass_frame, plain, printing, run, table
+from tireless.cli.jobs import event
+from tireless.store import inspect
+from tireless.store.inspect import EventRow, RunnerRow, Stats
+
+_FOLLOW_S = 1.0
+_HEAD = ("AT", "JOB", "ISSUE", "WHO", "WHAT", "TO", "REASON")
+
+
+@click.group("runners")
+def runners() -> None:
+    """See runners."""
+
+
+@runners.command("ls")
+@printing
+@pass_frame
+def ls(frame: Frame) -> None:
+    """Runners that showed themselves, the last seen first; for people, no claim depends on it."""
+    found = run(_runners(frame))
+    head = ("RUNNER", "HOST", "LANES", "RUNNING", "SLOTS", "SEEN", "ALIVE", "VERSION")
+    rows = [
+        (each.name, each.host, each.lanes, each.running, each.slots, each.seen_at, each.alive, each.version)
+        for each in found
+    ]
+    frame.show({"runners": found}, lambda: table(head, rows, empty="no runner was seen: `tireless run --lane LANE`"))
+
+
+async def _runners(frame: Frame) -> list[RunnerRow]:
+    async with database(frame) as conn:
+        return await inspect.runner_rows(conn)
+
+
+@click.command("stats")
+@printing
+@pass_frame
+def stats(frame: Frame) -> None:
+    """Counts and ages over everything, in seconds."""
+    found = run(_stats(frame))
+    lines = [f"{name.replace('_', ' '):24} {_number(value)}" for name, value in asdict(found).items()]
+    frame.show(found, "\n".join(lines))
+
+
+async def _stats(frame: Frame) -> Stats:
+    async with database(frame) as conn:
+        return await inspect.stats(conn)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+@click.command("events")
+@click.option("--job", type=click.IntRange(min=1), help="Of this job only.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="The last so many.")
+@click.option("-f", "--follow", is_flag=True, help="Go on; with --json one object a line.")
+@printing
+@pass_frame
+def events(frame: Frame, job: int | None, limit: int, follow: bool) -> None:
+    """What happened to jobs, the newest last."""
+    run(_events(frame, job, limit, follow))
+
+
+async def _events(frame: Frame, job: int | None, limit: int, follow: bool) -> None:
+    async with database(frame) as conn:
+        if job is not None:
+            await inspect.job_detail(conn, job)  # NotKnown for a job that does not exist
+        found = await inspect.event_rows(conn, job_id=job, limit=limit)
+        if not follow:
+            frame.show({"events": found}, table(_HEAD, map(_line, found), empty="nothing has happened yet"))
+            return
+        last = 0
+        while True:
+            for row in found:
+                _print(frame, row)
+                last = row.id
+            if len(found) < limit:
+                await asyncio.sleep(_FOLLOW_S)
+            found = await inspect.event_rows(conn, job_id=job, after_id=last, limit=limit)
+
+
+def _print(frame: Frame, row: EventRow) -> None:
+    line = json.dumps(plain(row), ensure_ascii=False)
+    text = line if frame.json else table((), [_line(row)], empty="")
+    click.echo(frame.redactor.text(text))
+
+
+def _line(row: EventRow) -> tuple[object, ...]:
+    at, *rest = event(row)
+    return at, row.job_id, f"{row.repo}#{row.issue}", *rest
