@@ -30,8 +30,8 @@ def build_page(settings: Settings, pool: Pool, loops: Mapping[str, Loop], redact
     """The site over this process's loops and database."""
     site = Site(
         installation=settings.installation_name,
-        scheme=settings.labels.scheme,
         hook_secrets={name: section.webhook_secret for name, section in settings.forges.items()},
         redactor=redactor,
+        hosts=settings.web.hosts,
     )
     return build(pool, site, lambda: [loop.pulse(name) for name, loop in loops.items()])

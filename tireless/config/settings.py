@@ -301,6 +301,7 @@ class WebSection(Section):
     enabled: bool = True
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8474
+    hosts: tuple[str, ...] = ()
 
 
 class PollSection(Section):
