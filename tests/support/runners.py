@@ -172,17 +172,18 @@ class Bench:
 
     # -------------------------------------------------------------- the forge's git
 
-    def git(self, *arguments: str) -> str:
+    def git(self, *arguments: str, name: str = "") -> str:
         """Git on the forge's own repository."""
         world = self.loopback.world
-        repo = world.repo(self.stage.repo.owner, self.stage.repo.name)
+        repo = world.repo(self.stage.repo.owner, name or self.stage.repo.name)
         assert repo is not None
         command = ["git", "-c", "safe.directory=*", "--git-dir", str(world.git_dir(repo)), *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    def branches(self) -> dict[str, str]:
-        """Our branches on the forge and their commits."""
-        listed = self.git("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads/tireless/")
+    def branches(self, name: str = "") -> dict[str, str]:
+        """Our branches on the forge and their commits; `name`: of the repository, when it was renamed."""
+        wanted = "--format=%(refname:lstrip=2) %(objectname)"
+        listed = self.git("for-each-ref", wanted, "refs/heads/tireless/", name=name)
         return dict(line.split(" ") for line in listed.splitlines())
 
 

@@ -22,12 +22,13 @@ from tireless.services.speaking import Limits, Speaker
 from tireless.services.waiting import first_of, unless
 from tireless.store.claim import renew_claim
 from tireless.store.db import Connection
+from tireless.store.history import clone_url
 from tireless.store.record import Answer, NewChild, RecordedResult, mark_pushed, record_result
 from tireless.store.settle import Ending
 
 _log = log.get(__name__)
 
-_REFUSED = re.compile(r"returned error: 40[134]\b|Authentication failed")
+_REFUSED = re.compile(r"returned error: 40[134]\b|Authentication failed|repository '.*' not found")
 """Git's words for a forge that answered and will not have it; a ref that was rejected is exit code 1."""
 
 
@@ -82,8 +83,12 @@ class Leaver:
         for number in itertools.count(1):
             if not await self._speaker.say(held, lambda conn: _may_push(conn, held)):
                 return "the claim was called off before the push"
-            push = self._room.push(prepared, remote, commit)
             try:
+                if number > 1:
+                    # Renamed meanwhile? Git obeys no redirect, since the credential would go with it.
+                    url = await self._speaker.say(held, lambda conn: clone_url(conn, held.claim.job_id))
+                    remote = replace(remote, url=url)
+                push = self._room.push(prepared, remote, commit)
                 if await unless(held.news, push, patience_s=limits.hurry_s) is not None:
                     return None
                 return "the push was cut"

@@ -27,6 +27,8 @@ T = TypeVar("T")
 class Limits:
     """How long a runner tries, in seconds. Waits double from `base` to `cap`."""
 
+    borrow_s: float = 5.0
+    """For a connection of the pool: all of them may be waiting for a network that is gone."""
     store_base_s: float = 0.5
     store_cap_s: float = 5.0
     store_limit_s: float = 900.0
@@ -53,7 +55,7 @@ class Speaker:
         limits, began, failures = self._limits, boottime(), 0
         while True:
             try:
-                async with self._pool.connection() as conn:
+                async with self._pool.connection(limits.borrow_s) as conn:
                     return await word(conn)
             except StoreUnavailable as error:
                 failures += 1

@@ -1,4 +1,5 @@
-"""What a runner is told of what went before its attempt: how the request is called for good, how the last try ended."""
+"""What a runner asks about its job beside the claim: what the request is called for good, how the last attempt ended,
+where the repository is now."""
 
 from __future__ import annotations
 
@@ -68,3 +69,16 @@ def _request(repository: int, number: int, source: str, event_id: int | None, as
 def _previous(outcome: str, reason: str | None, summary: str | None) -> str:
     said = f"{outcome}: {(reason or 'no reason was given')[:PREVIOUS_MAX]}"
     return f"{said}\n\n{summary[:PREVIOUS_MAX]}" if summary else said
+
+
+# Whose claim it is does not matter: nothing is written, and the push itself is checked.
+CLONE_URL = "SELECT r.clone_url FROM job j JOIN repository r ON r.id = j.repository_id WHERE j.id = %(job_id)s::bigint"
+
+
+async def clone_url(conn: Connection, job_id: int) -> str:
+    """Where the job's repository is fetched from and pushed to, as the poller saw it last: it may have been renamed."""
+    with translate(f"reading where the repository of job {job_id} is"):
+        row = await (await conn.execute(CLONE_URL, {"job_id": job_id})).fetchone()
+    if row is None:
+        raise StoreError(f"reading where the repository of job {job_id} is: there is no such job any more")
+    return str(row[0])
