@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.conformance import *  # noqa: F403  fixtures
 from tests.support.conformance import Server
-from tests.support.forges import Stage, client
+from tests.support.forges import Stage
 from tireless.domain.issue import EntryKind, IssueRef, IssueState, RepoRef
 from tireless.errors import ForgeDenied, ForgeRejected, NotFound
 from tireless.forge.base import NewPull
@@ -84,12 +84,12 @@ async def test_an_issue_is_read_whole(stage: Stage, forge: GiteaForge) -> None:
     assert found.url.endswith(f"/{stage.path}/issues/{number}")
 
 
-async def test_long_titles_and_bodies(stage: Stage, forge: GiteaForge) -> None:
-    """A title is cut to 255 bytes ending in an ellipsis; a body of 2 MB comes back whole."""
+async def test_long_titles_and_bodies(server: Server, stage: Stage, forge: GiteaForge) -> None:
+    """Gitea cuts a title to 255 bytes ending in an ellipsis, Forgejo does not; a body of 2 MB comes back whole."""
     body = "x" * (2 * 1024 * 1024)
     number = await stage.bob.create_issue(stage.path, "t" * 300, body)
     found = await forge.issue(stage.repo, number)
-    assert found.title == "t" * 252 + "…"
+    assert found.title == ("t" * 300 if server.is_forgejo else "t" * 252 + "…")
     assert found.body == body
 
 
@@ -220,7 +220,7 @@ async def test_a_stranger_may_not_edit_what_is_not_his(stage: Stage) -> None:
     """Another's comment or issue: 403; his own issue he may edit, close and reopen."""
     number = await stage.alice.create_issue(stage.path, "hers")
     comment = await stage.alice.comment(stage.path, number, "hers")
-    stranger = client(stage.url, stage.mallory.token)
+    stranger = stage.as_person(stage.mallory)
     with pytest.raises(ForgeDenied):
         await stranger.write_comment(stage.repo, number, "mine", comment_id=comment)
     with pytest.raises(ForgeDenied):
@@ -229,11 +229,10 @@ async def test_a_stranger_may_not_edit_what_is_not_his(stage: Stage) -> None:
     await stage.mallory.edit_issue(stage.path, own, title="still his")
     await stranger.close(IssueRef(stage.repo, own))
     await stage.mallory.reopen(stage.path, own)
-    await stranger.aclose()
 
 
-async def test_closing_is_idempotent(stage: Stage, forge: GiteaForge) -> None:
-    """Closing a closed issue, a closed and a merged pull request is no error; a state nobody knows is refused."""
+async def test_closing_is_idempotent(server: Server, stage: Stage, forge: GiteaForge) -> None:
+    """Closing a closed issue and a merged pull request is no error; a state nobody knows is refused, or open."""
     number = await stage.alice.create_issue(stage.path, "to close")
     pull = await _pull(stage, forge)
     for _ in range(2):
@@ -241,6 +240,10 @@ async def test_closing_is_idempotent(stage: Stage, forge: GiteaForge) -> None:
     assert (await forge.issue(stage.repo, number)).state is IssueState.CLOSED
     await stage.alice.merge(stage.path, pull)
     await forge.close(IssueRef(stage.repo, pull))
+    if server.is_forgejo:
+        await stage.alice.edit_issue(stage.path, number, state="weird")
+        assert (await forge.issue(stage.repo, number)).state is IssueState.OPEN
+        return
     with pytest.raises(ForgeRejected) as refused:
         await stage.alice.edit_issue(stage.path, number, state="weird")
     assert refused.value.status == 412
@@ -300,9 +303,8 @@ async def test_issues_are_created_with_labels(stage: Stage, forge: GiteaForge) -
     (entry,) = await forge.timeline(stage.repo, made.number)
     assert (entry.kind, entry.actor.login) == (EntryKind.LABEL_ADDED, stage.bot.login)
     assert entry.at == made.created_at
-    stranger = client(stage.url, stage.mallory.token)
+    stranger = stage.as_person(stage.mallory)
     theirs = await stranger.create_issue(stage.repo, title="wish", body="", label_ids=[label])
-    await stranger.aclose()
     assert theirs.labels == ()
     assert await forge.timeline(stage.repo, theirs.number) == ()
 

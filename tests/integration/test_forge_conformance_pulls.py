@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.conformance import *  # noqa: F403  fixtures
-from tests.support.forges import Stage, client
+from tests.support.conformance import Server
+from tests.support.forges import Stage
 from tireless.domain.issue import EntryKind, IssueRef, IssueState
 from tireless.errors import ForgeDenied, ForgeRejected, NotFound
 from tireless.forge.base import NewPull
@@ -115,8 +116,8 @@ async def test_a_pull_request_is_created_once_per_head_and_base(stage: Stage, fo
     assert await forge.pulls(stage.repo, head="other", include_closed=True) == ()
 
 
-async def test_a_pull_request_that_cannot_be(stage: Stage, forge: GiteaForge) -> None:
-    """Missing branches are NotFound, a branch onto itself is 422, a stranger is denied; no difference is taken."""
+async def test_a_pull_request_that_cannot_be(server: Server, stage: Stage, forge: GiteaForge) -> None:
+    """Missing branches are NotFound, one onto itself 422, a stranger is denied by Gitea; no difference is taken."""
     await stage.bob.commit(stage.path, "a.txt", "a", new_branch="work")
     for new in (_new("nope"), _new("work", base="nope")):
         with pytest.raises(NotFound):
@@ -124,10 +125,17 @@ async def test_a_pull_request_that_cannot_be(stage: Stage, forge: GiteaForge) ->
     with pytest.raises(ForgeRejected) as refused:
         await forge.create_pull(stage.repo, _new("main"))
     assert refused.value.status == 422
-    stranger = client(stage.url, stage.mallory.token)
-    with pytest.raises(ForgeDenied):
-        await stranger.create_pull(stage.repo, _new("work"))
-    await stranger.aclose()
+    stranger = stage.as_person(stage.mallory)
+    if server.is_forgejo:
+        theirs = await stranger.create_pull(stage.repo, _new("work"))
+        with pytest.raises(ForgeRejected) as refused:
+            await forge.create_pull(stage.repo, _new("work"))
+        assert refused.value.status == 409
+        (found,) = await forge.pulls(stage.repo, head="work")
+        assert (found.number, found.author.login) == (theirs.number, stage.mallory.login)
+    else:
+        with pytest.raises(ForgeDenied):
+            await stranger.create_pull(stage.repo, _new("work"))
     branch = {"new_branch_name": "same", "old_ref_name": "main"}
     await stage.bob.api("POST", f"/repos/{stage.path}/branches", branch)
     assert (await forge.create_pull(stage.repo, _new("same"))).head == "same"

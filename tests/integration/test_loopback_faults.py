@@ -346,10 +346,10 @@ async def test_an_endpoint_that_ignores_pages_ends(loopback: LoopbackForge, stag
 async def test_the_budget_ends_a_run_away(stage: Stage) -> None:
     """More than a minute's worth of requests at once: the surplus is refused here, the forge never sees it."""
     frugal = GiteaForge(name="frugal", url=stage.url, token=stage.bot.token, requests_per_minute=1, attempts=1)
-    await frugal.repository(stage.repo)
-    await frugal.repository(stage.repo)
+    await frugal.issues(stage.repo, page=1)
+    await frugal.issues(stage.repo, page=1)
     with pytest.raises(RateLimited, match="budget"):
-        await frugal.repository(stage.repo)
+        await frugal.issues(stage.repo, page=1)
     assert frugal.requests == 2
     await frugal.aclose()
 

@@ -1,7 +1,8 @@
-"""The servers the conformance suite runs against: the loopback forge, and a real one where the environment names it.
+"""The servers the conformance suite runs against: the loopback forge in both its characters, and real ones.
 
-TIRELESS_TEST_GITEA_URL with TIRELESS_TEST_GITEA_TOKEN (a site admin's) names a running server, else
+TIRELESS_TEST_GITEA_URL with TIRELESS_TEST_GITEA_TOKEN (a site admin's) names a running Gitea, else
 TIRELESS_TEST_GITEA_BIN a binary to start (TIRELESS_TEST_GITEA_STATIC: its source tree, if its assets are not embedded).
+The same with FORGEJO for GITEA names a Forgejo.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.support.forges import Cast, Stage, admin, build_stage, client, hire
 from tireless.domain.issue import RepoRef
 from tireless.forge.gitea import GiteaForge
 from tireless.forge.person import Person
-from tireless.loopback import LoopbackForge
+from tireless.loopback import LoopbackForge, Rules, forgejo_rules
 
 __all__ = ["Server", "forge", "server", "stage"]
 
@@ -36,10 +37,15 @@ class Server:
     """One server of the suite and the people on it."""
 
     kind: str
-    """`loopback` or `gitea`."""
+    """`loopback`, `loopback-forgejo`, `gitea` or `forgejo`."""
     cast: Cast
     loopback: LoopbackForge | None = None
     names: Iterator[int] = field(default_factory=lambda: count(1))
+
+    @property
+    def is_forgejo(self) -> bool:
+        """Whether it behaves as Forgejo does."""
+        return self.kind.endswith("forgejo")
 
     async def next_second(self, stage: Stage) -> None:
         """Let the server's clock pass into another second: moved on the loopback forge, awaited on a real one."""
@@ -65,35 +71,40 @@ async def _hired(site_admin: Person) -> Cast:
         return await hire(site_admin, suffix=f"-{secrets.token_hex(3)}")
 
 
-_REAL = bool(
-    os.environ.get("TIRELESS_TEST_GITEA_BIN")
-    or (os.environ.get("TIRELESS_TEST_GITEA_URL") and os.environ.get("TIRELESS_TEST_GITEA_TOKEN"))
-)
-_NONE = pytest.mark.skip(
-    "no real forge: set TIRELESS_TEST_GITEA_URL and TIRELESS_TEST_GITEA_TOKEN, or TIRELESS_TEST_GITEA_BIN"
-)
+def _named(kind: str) -> bool:
+    """Whether the environment names a real server of this kind."""
+    given = {name: os.environ.get(f"TIRELESS_TEST_{kind.upper()}_{name}") for name in ("BIN", "URL", "TOKEN")}
+    return bool(given["BIN"] or (given["URL"] and given["TOKEN"]))
 
 
-@pytest.fixture(scope="session", params=["loopback", pytest.param("gitea", marks=[] if _REAL else [_NONE])])
+def _param(kind: str) -> object:
+    """A real server as a parameter; skipped, visibly, when none is named."""
+    name = f"TIRELESS_TEST_{kind.upper()}"
+    none = pytest.mark.skip(f"no real {kind}: set {name}_URL and {name}_TOKEN, or {name}_BIN")
+    return pytest.param(kind, marks=[] if _named(kind) else [none])
+
+
+@pytest.fixture(scope="session", params=["loopback", "loopback-forgejo", _param("gitea"), _param("forgejo")])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with people, for the whole run."""
-    if request.param == "loopback":
-        loopback = LoopbackForge(tmp_path_factory.mktemp("loopback"))
+    kind = str(request.param)
+    directory = tmp_path_factory.mktemp(kind)
+    if kind.startswith("loopback"):
+        loopback = LoopbackForge(directory, rules=forgejo_rules() if kind.endswith("forgejo") else Rules())
         _in_thread(loopback.__aenter__())
         try:
-            yield Server("loopback", _in_thread(_hired(admin(loopback))), loopback)
+            yield Server(kind, _in_thread(_hired(admin(loopback))), loopback)
         finally:
             _in_thread(loopback.__aexit__(None, None, None))
         return
-    url, token = os.environ.get("TIRELESS_TEST_GITEA_URL"), os.environ.get("TIRELESS_TEST_GITEA_TOKEN")
-    if url and token:
-        login = _in_thread(_login(url, token))
-        yield Server("gitea", _in_thread(_hired(Person(url=url, login=login, token=token))))
+    given = {name: os.environ.get(f"TIRELESS_TEST_{kind.upper()}_{name}") for name in ("BIN", "STATIC", "URL", "TOKEN")}
+    if given["URL"] and given["TOKEN"]:
+        login = _in_thread(_login(given["URL"], given["TOKEN"]))
+        yield Server(kind, _in_thread(_hired(Person(url=given["URL"], login=login, token=given["TOKEN"]))))
         return
-    binary, static = os.environ["TIRELESS_TEST_GITEA_BIN"], os.environ.get("TIRELESS_TEST_GITEA_STATIC")
-    work = tmp_path_factory.mktemp("gitea")
-    with real_gitea.started(Path(binary), work, static=Path(static) if static else None) as (url, token):
-        yield Server("gitea", _in_thread(_hired(Person(url=url, login=real_gitea.ADMIN, token=token))))
+    static = Path(given["STATIC"]) if given["STATIC"] else None
+    with real_gitea.started(Path(str(given["BIN"])), directory, static=static) as (url, token):
+        yield Server(kind, _in_thread(_hired(Person(url=url, login=real_gitea.ADMIN, token=token))))
 
 
 async def _login(url: str, token: str) -> str:

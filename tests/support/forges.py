@@ -83,6 +83,7 @@ class Stage:
     mallory: Person
     bot: Person
     labels: dict[str, int] = field(default_factory=dict)
+    clients: list[GiteaForge] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -100,8 +101,19 @@ class Stage:
             self.labels[name] = await self.alice.create_label(self.path, name, exclusive=exclusive)
         return self.labels[name]
 
+    def as_person(self, person: Person) -> GiteaForge:
+        """A client that speaks as one of them; closed with the stage."""
+        return self.with_token(person.token)
+
+    def with_token(self, token: str | None) -> GiteaForge:
+        """A client with any token, or none; closed with the stage."""
+        self.clients.append(client(self.url, token, name=self.repo.forge))
+        return self.clients[-1]
+
     async def close(self) -> None:
         """Close everybody's connections."""
+        for each in self.clients:
+            await each.aclose()
         for person in (self.admin, self.alice, self.bob, self.mallory, self.bot):
             await person.aclose()
 

@@ -150,11 +150,12 @@ class GiteaForge:
         return read(answer, reading.snapshot, data)
 
     async def timeline(self, repo: RepoRef, number: int) -> tuple[TimelineEntry, ...]:
-        """The whole timeline, oldest first. Never with `page`: pages are cut before they are filtered."""
+        """The whole timeline, in the order things happened. Without `page`: pages are cut before they are filtered."""
         answer = await self._whole(repo, number, "timeline")
         # one unreadable entry could be the one that says who asked: the whole answer is refused then
         entries = [read(answer, reading.entry, each) for each in answer.sequence()]
-        return tuple(each for each in entries if each is not None)
+        # the forge sorts by time, and a Forgejo admin may date his acts back: ids tell what happened last
+        return tuple(sorted((each for each in entries if each is not None), key=lambda each: each.id))
 
     async def comments(self, repo: RepoRef, number: int) -> tuple[Comment, ...]:
         """All comments, oldest first; the endpoint does not page."""
@@ -343,10 +344,15 @@ class GiteaForge:
 
     async def delete_branch(self, repo: RepoRef, branch: str) -> None:
         """Delete a branch; one that is gone is no error."""
+        path = f"{repo_path(repo)}/branches/{quote(branch)}"
         try:
-            await self._http.call("DELETE", f"{repo_path(repo)}/branches/{quote(branch)}")
+            await self._http.call("DELETE", path, repeat=False)
         except NotFound:
             await self._http.get(repo_path(repo))
+        except ForgeUnavailable:
+            # Forgejo answers 500 for a branch that is not there, and an answer may be lost after the deed
+            if await self.branch_head(repo, branch) is not None:
+                await self._http.call("DELETE", path)
 
 
 def _version(data: object) -> str:

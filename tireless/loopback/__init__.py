@@ -2,5 +2,6 @@
 
 from tireless.loopback.faults import FaultPlan
 from tireless.loopback.server import LoopbackForge
+from tireless.loopback.state import Rules, forgejo_rules
 
-__all__ = ["FaultPlan", "LoopbackForge"]
+__all__ = ["FaultPlan", "LoopbackForge", "Rules", "forgejo_rules"]

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tireless.loopback.server import ADMIN_LOGIN, ADMIN_PASSWORD, ADMIN_TOKEN, build, listen, server_for
+from tireless.loopback.state import Rules, forgejo_rules
 
 
 def main() -> int:
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="loopback port; 0 (the default) takes a free one")
     parser.add_argument("--git-dir", type=Path, help="where the bare repositories go; default: a temporary directory")
     parser.add_argument("--page-limit", type=int, default=50, help="the page size the server clamps to")
+    parser.add_argument("--forgejo", action="store_true", help="behave as a Forgejo 10 instead of a Gitea 1.26")
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input is closed")
     args = parser.parse_args()
     sock = listen(args.port)
@@ -28,7 +30,7 @@ def main() -> int:
     given: Path | None = args.git_dir
     directory = given or Path(tempfile.mkdtemp(prefix="tireless-loopback-"))
     try:
-        forge = build(directory, url=url)
+        forge = build(directory, url=url, rules=forgejo_rules() if args.forgejo else Rules())
         forge.world.rules.page_limit = args.page_limit
         server = server_for(forge)
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from tireless.loopback import (
@@ -140,6 +140,8 @@ class Forge:
     def _refused(self, refusal: Refusal) -> Response:
         if refusal.bare:
             return Response(status_code=refusal.status)
+        if refusal.page:
+            return HTMLResponse("<!DOCTYPE html><title>Internal server error</title>", refusal.status)
         if refusal.raw is not None:
             return json_response(refusal.raw, refusal.status)
         said: dict[str, object] = {"message": refusal.message, "url": f"{self.world.root_url}/api/swagger"}

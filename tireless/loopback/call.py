@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
@@ -20,10 +21,13 @@ _T = TypeVar("_T")
 
 
 class Refusal(Exception):
-    """An answer that is no success. `bare` sends no body, as some of the real one's do."""
+    """An answer that is no success. Some have no body (`bare`), a bare JSON value (`raw`) or an HTML page (`page`)."""
 
-    def __init__(self, status: int, message: str = "", *, bare: bool = False, raw: object = None) -> None:
+    def __init__(
+        self, status: int, message: str = "", *, bare: bool = False, raw: object = None, page: bool = False
+    ) -> None:
         super().__init__(message)
+        self.page = page
         self.status = status
         self.message = message
         self.bare = bare
@@ -87,10 +91,24 @@ class Call:
             raise not_found()
         return found
 
-    def need_writer(self, issue: Issue, *, bare: bool = False) -> None:
-        """403 unless the caller may write this issue; some places say it without a body."""
+    def backdated(self, issue: Issue) -> AbstractContextManager[None]:
+        """The act's own time: now, or on Forgejo the `updated_at` a repository admin gives (else 403)."""
+        text = self.text("updated_at") if self.world.rules.backdating else ""
+        if not text:
+            return nullcontext()
+        self.need_level(Level.ADMIN)
+        try:
+            stamp = int(datetime.fromisoformat(text).timestamp())
+        except ValueError:
+            raise Refusal(422, f'parsing time "{text}"') from None
+        if not issue.created <= stamp <= self.world.clock.stamp():
+            raise Refusal(403, "unallowed update date")
+        return self.world.clock.pinned(stamp)
+
+    def need_writer(self, issue: Issue, *, bare: bool = False, page: bool = False) -> None:
+        """403 unless the caller may write this issue; some places say it without a body, or with a page."""
         if not rights.may_write_issues(self.world, self.me, self.repo, pull=issue.pull is not None):
-            raise Refusal(403, "write permission is required", bare=bare)
+            raise Refusal(403, "write permission is required", bare=bare, page=page)
 
     def need_level(self, level: Level, unit: str | None = None) -> None:
         """403 unless the caller has this level (of a unit)."""

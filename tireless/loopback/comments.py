@@ -44,7 +44,8 @@ async def create_comment(call: Call) -> Response:
     issue, doer = call.issue(missing=call.world.rules.missing_issue_status), call.me
     if issue.locked and not rights.may_write_issues(call.world, doer, call.repo, pull=issue.pull is not None):
         raise Refusal(403, "repository is locked")
-    entry = call.world.add_entry(issue, doer, "comment", body=body)
+    with call.backdated(issue):
+        entry = call.world.add_entry(issue, doer, "comment", body=body)
     references.leave(call.world, call.repo, issue, doer, body, entry)
     name = "issue_comment" if issue.pull is None else "pull_request_comment"
     call.world.emit(Event(name, "created", call.repo, doer, issue, entry))
@@ -89,6 +90,8 @@ async def delete_comment(call: Call) -> Response:
     issue, entry = _find(call)
     _need_author_or_writer(call, issue, entry)
     issue.entries.remove(entry)
+    if call.world.rules.comment_deletion_moves:
+        call.world.touch(issue)
     name = "issue_comment" if issue.pull is None else "pull_request_comment"
     call.world.emit(Event(name, "deleted", call.repo, call.me, issue, entry))
     return call.nothing()

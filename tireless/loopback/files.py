@@ -132,6 +132,8 @@ async def delete_branch(call: Call) -> Response:
     if name == call.repo.default_branch:
         raise Refusal(403, "can not delete default branch")
     if name not in call.repo.branches:
+        if call.world.rules.missing_branch_status >= 400:
+            raise Refusal(call.world.rules.missing_branch_status)
         return call.nothing()  # one that is not there is answered like one that was
     async with call.repo.lock:
         await call.git.delete_ref(call.world.git_dir(call.repo), f"refs/heads/{name}")

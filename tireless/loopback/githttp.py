@@ -44,7 +44,8 @@ async def serve(world: World, git: GitRepos, request: Request) -> Response:
         return PlainTextResponse("This repository is archived. You can view files and clone it, but cannot push", 403)
     if rest != "git-receive-pack" or user is None:
         return await _backend(world, repo, request, rest, user)
-    denied = "User permission denied for writing." if level < Level.WRITE else ""
+    brand = "Forgejo: " if world.rules.is_forgejo else ""
+    denied = f"{brand}User permission denied for writing." if level < Level.WRITE else ""
     async with repo.lock:
         answer = await _backend(world, repo, request, rest, user, denied)
         await pushes.received(world, git, repo, user)

@@ -10,16 +10,12 @@ from tireless.loopback import labels, references, render_issue, rights
 from tireless.loopback.call import Call, Refusal, Route, not_found
 from tireless.loopback.state import Event, Issue, Level, Repo, User
 
-TITLE_BYTES = 255
 
-
-def cut_title(text: str) -> str:
-    """A title as it is kept: trimmed, and cut to 255 bytes of which the last three are an ellipsis."""
+def cut_title(text: str, limit: int) -> str:
+    """A title as it is kept: trimmed, and cut to `limit` bytes (0: not) of which the last three are an ellipsis."""
     text = text.strip()
     raw = text.encode("utf-8", "replace")
-    if len(raw) <= TITLE_BYTES:
-        return text
-    return raw[: TITLE_BYTES - 3].decode("utf-8", "ignore") + "…"
+    return text if not limit or len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "…"
 
 
 async def list_issues(call: Call) -> Response:
@@ -147,7 +143,7 @@ async def create_issue(call: Call) -> Response:
 def open_issue(call: Call, doer: User, *, title: str, body: str, label_ids: list[int]) -> Issue:
     """What the API and the web form share: labels are attached in the author's name, exclusivity is skipped."""
     world, repo = call.world, call.repo
-    issue = world.add_issue(repo, doer, title=cut_title(title), body=body)
+    issue = world.add_issue(repo, doer, title=cut_title(title, world.rules.title_bytes), body=body)
     given = labels.attach_at_creation(world, repo, issue, doer, label_ids)
     references.leave(world, repo, issue, doer, f"{issue.title}\n{body}")
     world.emit(Event("issues", "opened", repo, doer, issue))
@@ -162,8 +158,16 @@ async def edit_issue(call: Call) -> Response:
     may_write = rights.may_write_issues(world, doer, repo, pull=issue.pull is not None)
     if doer.id != issue.author_id and not may_write:
         raise Refusal(403, bare=True)
+    with call.backdated(issue):
+        _apply(call, issue, may_write=may_write)
+    return call.json(render_issue.issue(world, repo, issue), 201)
+
+
+def _apply(call: Call, issue: Issue, *, may_write: bool) -> None:
+    """Field after field: what came before a refusal stays."""
+    world, repo, doer = call.world, call.repo, call.me
     name = "issues" if issue.pull is None else "pull_request"
-    title = cut_title(call.text("title"))
+    title = cut_title(call.text("title"), world.rules.title_bytes)
     if title and title != issue.title:
         entry = world.add_entry(issue, doer, "change_title")
         entry.old_title, entry.new_title, issue.title = issue.title, title, title
@@ -175,7 +179,6 @@ async def edit_issue(call: Call) -> Response:
         _assign(call, issue)
     if call.body.get("state") is not None:
         _edit_state(call, issue, call.text("state"))
-    return call.json(render_issue.issue(world, repo, issue), 201)
 
 
 def _edit_body(call: Call, issue: Issue, body: str, event: str) -> None:
@@ -200,8 +203,9 @@ def _assign(call: Call, issue: Issue) -> None:
 def _edit_state(call: Call, issue: Issue, state: str) -> None:
     if issue.pull is not None and issue.pull.merged:
         raise Refusal(412, "cannot change state of this pull request, it was already merged")
-    if state not in ("open", "closed"):
-        raise Refusal(412, f"unknown state: {state}")
+    unknown = call.world.rules.unknown_state_status
+    if unknown and state not in ("open", "closed"):
+        raise Refusal(unknown, f"unknown state: {state}")
     if not references.set_state(call.world, call.repo, issue, call.me, closed=state == "closed"):
         raise Refusal(412, "cannot close this issue or pull request because it still has open dependencies")
 
@@ -220,6 +224,7 @@ async def timeline(call: Call) -> Response:
     issue = call.issue(missing=call.world.rules.missing_issue_status, anyone=True)
     since = call.stamp("since")
     entries = [each for each in issue.entries if each.updated >= since]
+    entries.sort(key=lambda each: (each.created, each.id))  # by time first: a back-dated one comes before older ids
     if call.query("page"):
         page, limit = call.window()
         entries = entries[(page - 1) * limit : page * limit]

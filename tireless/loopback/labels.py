@@ -56,13 +56,16 @@ def _asked(call: Call) -> list[Label]:
     """The labels of the body, ids or names; what is unknown vanishes, other types and a mixture are 400."""
     found = call.body.get("labels")
     rows = found if isinstance(found, list) else []
-    if any(not isinstance(each, (int, str)) or isinstance(each, bool) for each in rows):
-        raise Refusal(400, "a label must be an integer or a string")
-    ids = [each for each in rows if isinstance(each, int)]
+    odd = call.world.rules.odd_label_status
+    if odd and any(not isinstance(each, (int, str)) or isinstance(each, bool) for each in rows):
+        raise Refusal(odd, "a label must be an integer or a string")
+    ids = [each for each in rows if isinstance(each, int) and not isinstance(each, bool)]
     names = [each for each in rows if isinstance(each, str)]
     if ids and names:
         raise Refusal(400, "labels should be an array of strings or integers")
-    usable = [*call.repo.labels.values(), *call.world.owner(call.repo).labels.values()]
+    usable = list(call.repo.labels.values())
+    if not names or call.world.rules.org_label_names:
+        usable += call.world.owner(call.repo).labels.values()
     found = [each for each in usable if each.name in names or each.id in ids]
     # in the order of names, whatever the order asked: of several exclusive ones the last by name stays
     return sorted(found, key=lambda each: (each.name, each.id))
@@ -71,9 +74,10 @@ def _asked(call: Call) -> list[Label]:
 async def add_to_issue(call: Call) -> Response:
     """Add labels; unknown ones are ignored with a 200. The webhook comes even when nothing changed."""
     issue = call.issue()
-    call.need_writer(issue)
-    for label in _asked(call):
-        attach(call.world, call.repo, issue, call.me, label)
+    call.need_writer(issue, page=call.world.rules.refusal_page)
+    with call.backdated(issue):
+        for label in _asked(call):
+            attach(call.world, call.repo, issue, call.me, label)
     call.world.emit(Event(_event(issue), "label_updated", call.repo, call.me, issue))
     return call.json(render_issue.issue_labels(call.world, call.repo, issue))
 
@@ -116,7 +120,8 @@ async def remove_from_issue(call: Call) -> Response:
     label = next((each for each in every if each.id == wanted), None)
     if label is None:
         raise Refusal(422, f"label does not exist [label_id: {wanted}]")
-    detach(call.world, issue, call.me, label)
+    with call.backdated(issue):
+        detach(call.world, issue, call.me, label)
     call.world.emit(Event(_event(issue), "label_updated", call.repo, call.me, issue))
     return call.nothing()
 

@@ -37,7 +37,7 @@ async def settings_api(call: Call) -> Response:
 
 async def forgejo_version(call: Call) -> Response:
     """Only Forgejo has it."""
-    if "+gitea-" not in call.world.rules.version:
+    if not call.world.rules.is_forgejo:
         raise not_found()
     return call.json({"version": call.world.rules.version})
 

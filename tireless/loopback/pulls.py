@@ -53,12 +53,14 @@ async def create_pull(call: Call) -> Response:
         raise not_found()
     # As the real one: looked for, then inserted, with other requests in between. Eight at once make eight.
     _refuse_twin(repo.id, pushes.open_pulls(repo, head), base)
-    if rights.level(world, doer, repo) < Level.WRITE:
+    if rights.level(world, doer, repo) < Level.WRITE and not world.rules.strangers_open_pulls:
         raise Refusal(403, "user must be a collaborator")
     git_dir, sha = world.git_dir(repo), repo.branches[head]
     merge_base = await call.git.merge_base(git_dir, repo.branches[base], sha)
     pull = Pull(id=world.next_id("pull"), head=head, base=base, head_sha=sha, merge_base=merge_base)
-    issue = world.add_issue(repo, doer, title=issues.cut_title(title), body=call.text("body"), pull=pull)
+    issue = world.add_issue(
+        repo, doer, title=issues.cut_title(title, world.rules.title_bytes), body=call.text("body"), pull=pull
+    )
     await call.git.set_ref(git_dir, f"refs/pull/{issue.number}/head", sha)
     pull.conflicts = await pushes.conflicts(call.git, world, repo, issue)
     if rights.may_write_issues(world, doer, repo, pull=True):

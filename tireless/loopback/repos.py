@@ -170,7 +170,7 @@ async def delete_collaborator(call: Call) -> Response:
 async def permission(call: Call) -> Response:
     """The general access mode: for site admins, repository admins and the user himself."""
     login = call.param("username")
-    mine = call.me.login.lower() == login.lower()
+    mine = call.world.rules.own_permission and call.me.login.lower() == login.lower()
     if not mine and not call.me.is_admin and rights.level(call.world, call.me, call.repo) < Level.ADMIN:
         raise Refusal(403, "Only admins can query all permissions")
     user = call.world.user(login)

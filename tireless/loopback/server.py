@@ -19,6 +19,7 @@ import uvicorn
 from tireless.loopback.app import Forge
 from tireless.loopback.faults import Callback, Fault, FaultPlan, When
 from tireless.loopback.journal import Recorded
+from tireless.loopback.state import Rules
 from tireless.loopback.world import World
 
 _T = TypeVar("_T")
@@ -28,9 +29,9 @@ ADMIN_TOKEN = "loopback-admin-token"  # noqa: S105  reachable on a loopback port
 ADMIN_PASSWORD = "loopback-admin-password"  # noqa: S105
 
 
-def build(git_root: Path, *, url: str) -> Forge:
-    """An instance with nothing in it but a site admin."""
-    world = World(git_root)
+def build(git_root: Path, *, url: str, rules: Rules | None = None) -> Forge:
+    """An instance with nothing in it but a site admin; a Gitea 1.26 unless `rules` say otherwise."""
+    world = World(git_root, rules)
     world.root_url = url
     forge = Forge(world)
     admin = world.add_user(ADMIN_LOGIN, is_admin=True, password=ADMIN_PASSWORD)
@@ -103,7 +104,8 @@ class LoopbackForge:
     State is changed through HTTP, or on its loop with `call`; reading `forge.world` between requests is safe.
     """
 
-    def __init__(self, directory: Path | None = None, *, port: int = 0) -> None:
+    def __init__(self, directory: Path | None = None, *, port: int = 0, rules: Rules | None = None) -> None:
+        self._rules = rules
         self._directory = directory
         self._port = port
         self._owned: Path | None = None
@@ -120,7 +122,7 @@ class LoopbackForge:
             self._owned = self._directory = Path(tempfile.mkdtemp(prefix="tireless-loopback-"))
         sock = listen(self._port)
         self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        self.forge = build(self._directory, url=self.url)
+        self.forge = build(self._directory, url=self.url, rules=self._rules)
         self._server = server_for(self.forge)
         started = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(sock, started), name="loopback-forge", daemon=True)

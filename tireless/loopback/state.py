@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -24,6 +26,7 @@ class Clock:
     def __init__(self) -> None:
         self.offset_s = 0.0
         self.frozen_at: float | None = None
+        self._pinned: int | None = None
 
     def now(self) -> float:
         """Seconds since the epoch."""
@@ -31,7 +34,16 @@ class Clock:
 
     def stamp(self) -> int:
         """Now in whole seconds, as every `*_unix` column of the real one holds it."""
-        return int(self.now())
+        return int(self.now()) if self._pinned is None else self._pinned
+
+    @contextmanager
+    def pinned(self, stamp: int) -> Iterator[None]:
+        """Stamp with another moment for one act (nothing may be awaited in it): Forgejo's `updated_at`."""
+        self._pinned = stamp
+        try:
+            yield
+        finally:
+            self._pinned = None
 
     def advance(self, seconds: float) -> None:
         """Move the clock; a frozen one too. Negative goes back."""
@@ -247,8 +259,51 @@ class Rules:
     redirect_status: int = 301
     missing_issue_status: int = 500
     """What comments, timeline and comment creation of a missing issue answer; newer servers say 404."""
+    missing_branch_status: int = 204
+    """What deleting a branch that is not there answers."""
+    unknown_state_status: int = 412
+    """For a state word nobody knows; 0 takes it as `open`."""
+    odd_label_status: int = 400
+    """For labels that are neither ids nor names; 0 ignores them."""
+    title_bytes: int = 255
+    """What a title is cut to; 0 leaves it whole."""
+    org_label_names: bool = True
+    """Whether organisation labels may be put on by name."""
+    own_permission: bool = True
+    """Whether anyone may ask for his own permission."""
+    strangers_open_pulls: bool = False
+    """Whether someone without write access may open a pull request from a branch of the repository itself."""
+    comment_deletion_moves: bool = False
+    """Whether deleting a comment moves the issue's stamp."""
+    refusal_page: bool = False
+    """Whether a stranger's labels are refused with an HTML page."""
+    backdating: bool = False
+    """Whether a repository admin may date his acts with `updated_at`."""
     cross_repo_dependencies: bool = True
     date: str = "true"
-    """The Date header: `true`, `absent`, `garbage`, or seconds of skew (`+600`), or a fixed HTTP date."""
+    """The Date header: `true`, `absent`, seconds of skew (`+600`), or any text that is sent as it is."""
     utc_offset_minutes: int = 0
     """The zone times are written in."""
+
+    @property
+    def is_forgejo(self) -> bool:
+        """By the version, as clients tell it."""
+        return "+gitea-" in self.version
+
+
+def forgejo_rules() -> Rules:
+    """What a live Forgejo 10 (of November 2024) did differently."""
+    return Rules(
+        version="10.0.0-dev+gitea-1.22.0",
+        redirect_status=307,
+        missing_branch_status=500,
+        unknown_state_status=0,
+        odd_label_status=0,
+        title_bytes=0,
+        org_label_names=False,
+        own_permission=False,
+        strangers_open_pulls=True,
+        comment_deletion_moves=True,
+        refusal_page=True,
+        backdating=True,
+    )

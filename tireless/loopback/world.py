@@ -13,10 +13,10 @@ from tireless.loopback.state import Clock, Entry, Event, Issue, Label, Pull, Rep
 class World:
     """The whole instance. Every mutation runs on the server's loop; tests outside it go through HTTP or `call`."""
 
-    def __init__(self, git_root: Path) -> None:
+    def __init__(self, git_root: Path, rules: Rules | None = None) -> None:
         self.git_root = git_root
         self.clock = Clock()
-        self.rules = Rules()
+        self.rules = rules or Rules()
         self.users: dict[int, User] = {}
         self.repos: dict[int, Repo] = {}
         self.redirects: dict[tuple[int, str], int] = {}
