@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
+import tireless
 from tireless.embedded.layout import EXCLUSIVE, PORT, SHARED, Lock, make_state, socket_dir, tail
 from tireless.errors import EmbeddedError, StoreUnavailable
 from tireless.store.db import connect, ensure_database
@@ -175,8 +176,6 @@ class EmbeddedPostgres:
 
     def _start_keeper(self) -> int:
         """A session of its own, which outlives us as long as there are other clients. Returns its process id."""
-        import tireless
-
         root = str(Path(tireless.__file__).resolve().parents[1])
         environ = {name: value for name, value in os.environ.items() if not name.startswith("TIRELESS_")}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
