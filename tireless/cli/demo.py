@@ -47,13 +47,39 @@ def demo(frame: Frame, keep: bool) -> int:
 
 
 async def _tell(say: Callable[[str], None], *, keep: bool) -> Told:
-    if not keep:
-        return await tell(say)
-    enough = asyncio.Event()
+    """The story under our own signals. click.Abort when one came in the middle: everything was ended then, too."""
+    telling = _Telling(say)
+    task = asyncio.ensure_future(tell(say, keep=telling.keep if keep else None))
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, enough.set)
-    return await tell(say, keep=enough)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, telling.told, task)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        raise click.Abort from None
+
+
+class _Telling:
+    """What Ctrl-C means: while everything is kept up, enough; before that it calls the story off; again, nothing."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._kept = False
+        self._over = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Keep everything up until we are told."""
+        self._kept = True
+        await self._over.wait()
+
+    def told(self, task: asyncio.Future[Told]) -> None:
+        """A signal came. What was started is ended in any case, so that a second one changes nothing."""
+        if self._over.is_set():
+            self._say("Still ending everything …")
+        elif not self._kept:
+            self._say("Ending everything …")
+            task.cancel()
+        self._over.set()
 
 
 def _teller(console: Console) -> Callable[[str], None]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import signal
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,19 +20,23 @@ from tireless.errors import TirelessError
 _STOP_S = 15.0
 """How long a process that was told to end may take before it is killed."""
 
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
 
 class Part:
-    """One child process in a session of its own, its output in a file; `async with` ends it."""
+    """One child process in a session of its own, its output in a file; `async with` ends it. It never outlives us."""
 
     def __init__(self, name: str, argv: Sequence[str], *, log: Path, said: bool = False) -> None:
         self.name = name
         self.log = log
         self._argv = argv
         self._said = said
+        self._told = False
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        # Out of our own group: Ctrl-C in the terminal is for the demo, which ends its parts in order.
+        # Out of our own group: Ctrl-C in the terminal is for the demo, which ends its parts.
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -39,6 +44,7 @@ class Part:
                 stdout=asyncio.subprocess.PIPE if self._said else log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_die_with(os.getpid()),
             )
         return self
 
@@ -48,14 +54,20 @@ class Part:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
+        self.end()
         try:
             await asyncio.wait_for(process.wait(), _STOP_S)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    def end(self) -> None:
+        """Tell it to end, once: a second signal would mean more than that."""
+        if self.alive and self._process is not None and not self._told:
+            self._told = True
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
 
     async def first_line(self) -> dict[str, str]:
         """The JSON object that a part with `said` prints first."""
@@ -75,6 +87,18 @@ class Part:
         """What to say when it ended by itself."""
         last = self.log.read_text(errors="replace").strip().splitlines()[-5:] if self.log.exists() else []
         return TirelessError(f"{self.name} ended by itself; its log {self.log} ends:\n" + "\n".join(last))
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """What a child does between fork and exec: arrange to be killed when we are gone, however we went (Linux)."""
+
+    def arrange() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # gone before it was arranged
+                os._exit(1)
+
+    return arrange
 
 
 def tireless(*words: str) -> list[str]:

@@ -38,6 +38,7 @@ _LOOK_S = 0.2
 _GONE_S = 20.0
 
 Say = Callable[[str], None]
+Keep = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +76,23 @@ class Ground:
     """Keeps the names of the people apart from others' on a forge that is not ours alone."""
 
 
-async def tell(say: Say, *, keep: asyncio.Event | None = None, ground: Ground | None = None) -> Told:
+async def tell(say: Say, *, keep: Keep | None = None, ground: Ground | None = None) -> Told:
     """The whole story, on a loopback forge of its own unless there is a `ground`.
 
-    `keep`: leave everything up after it until this event is set.
+    `keep`: leave everything up after it until this returns. To be cancelled is to end everything, too.
 
     Raises EmbeddedError or another TirelessError when a part could not be started, or ended by itself.
     """
     directory = _directory()
     server = EmbeddedPostgres(directory / "pg", fast=True)
     try:
-        told = await _with_parts(directory, server, say, keep, ground)
-        gone = await server.stopped(_GONE_S)
+        try:
+            told = await _with_parts(directory, server, say, keep, ground)
+        finally:
+            if server.state.exists():
+                await server.stopped(_GONE_S)  # it writes to the end
         left = left_running(directory)
-        if left or not gone:
+        if left:
             say(f"still running: {left}")
         return replace(told, left_running=len(left))
     finally:
@@ -103,7 +107,7 @@ def _directory() -> Path:
 
 
 async def _with_parts(
-    directory: Path, server: EmbeddedPostgres, say: Say, keep: asyncio.Event | None, ground: Ground | None
+    directory: Path, server: EmbeddedPostgres, say: Say, keep: Keep | None, ground: Ground | None
 ) -> Told:
     began = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
@@ -122,6 +126,7 @@ async def _with_parts(
         say(f"Acting as {town.owner.login} and {town.stranger.login} in {url}/{town.repository} …")
         cast = await act(town, later=ground.later)
         parts = [await stack.enter_async_context(part) for part in _working_parts(directory, config)]
+        stack.callback(_end, parts)
         done = await _until_rest(pool, town, cast, Watch(say, cast), parts)
         rows, side = await read_rows(pool), await read_forge(town.owner, town.repository, bot=town.bot.login)
         wrong = differences(cast, rows, side)
@@ -130,9 +135,15 @@ async def _with_parts(
         told = Told(time.monotonic() - began, url, server.url, town.repository, cast, rows, side, tuple(wrong))
         if keep is not None:
             _invite(say, told, config)
-            await keep.wait()
+            await keep()
         say("Ending everything …")
     return told
+
+
+def _end(parts: list[Part]) -> None:
+    """All at once, and before any is waited for."""
+    for part in parts:
+        part.end()
 
 
 async def _own_forge(stack: contextlib.AsyncExitStack, directory: Path) -> Ground:
