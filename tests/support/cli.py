@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest import mock
+
+from tireless.cli import tireless as tireless_group
+from tireless.cli.frame import run_main
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "tireless")
@@ -125,3 +132,26 @@ class Running:
         """Send a signal and wait for the end; the exit code."""
         self.process.send_signal(number)
         return await asyncio.wait_for(self.process.wait(), timeout_s)
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+async def inside(*words: str | Path, home: Path, env: Mapping[str, str] | None = None) -> Said:
+    """The same command in a thread of this process: starting one costs a second where many tests share two cores.
+
+    One at a time, since standard output and the environment are the process's. Signals and imports are not tested.
+    """
+
+    def work() -> Said:
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            _ONE_AT_A_TIME,
+            mock.patch.dict(os.environ, environment(home, env), clear=True),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = run_main(tireless_group, [str(word) for word in words])
+        return Said(code, out.getvalue(), err.getvalue())
+
+    return await asyncio.to_thread(work)

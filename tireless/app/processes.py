@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tireless import log
 from tireless.app.database import configured_url, existing_database, private_state
@@ -25,10 +25,10 @@ from tireless.app.serving import (
     wakes,
 )
 from tireless.app.signals import Stage, until_told
+from tireless.app.told import Told
 from tireless.config import Settings
 from tireless.embedded import EmbeddedPostgres
 from tireless.errors import ConfigError, ForgeError
-from tireless.redact import Redactor
 from tireless.services.poller import Round
 from tireless.store import migrate
 from tireless.store.db import Pool, pool
@@ -37,14 +37,6 @@ from tireless.web.server import serve as serve_web
 from tireless.web.server import url_of
 
 _log = log.get(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a process tells whoever started it: secrets to keep out, and a sentence for the person at the terminal."""
-
-    redactor: Redactor
-    say: Callable[[str], None]
 
 
 # ------------------------------------------------------------------------------------------------ serve

@@ -20,7 +20,7 @@ import click
 
 from tireless import config, log
 from tireless.app.database import existing_database
-from tireless.app.processes import Told
+from tireless.app.told import Told
 from tireless.errors import Refused, TirelessError
 from tireless.redact import Redactor
 from tireless.store.db import Connection, Pool, connect, pool

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from tireless import app
+from tireless.app import processes
 from tireless.cli.frame import Frame, common, pass_frame, printing, run
 from tireless.services.poller import Round
 
@@ -24,7 +24,7 @@ def up(frame: Frame) -> None:
     """
     settings = frame.settings
     frame.configure_log()
-    run(app.up(settings, frame.told))
+    run(processes.up(settings, frame.told))
 
 
 @click.command("serve")
@@ -34,7 +34,7 @@ def serve(frame: Frame) -> None:
     """Poller, sweeper, publisher, mirror and page. Needs a database, migrated before: `tireless migrate`."""
     settings = frame.settings
     frame.configure_log()
-    run(app.serve(settings, frame.told))
+    run(processes.serve(settings, frame.told))
 
 
 @click.command("run")
@@ -52,7 +52,7 @@ def run_command(frame: Frame, lanes: Sequence[str], concurrency: int | None, nam
     overrides = {"concurrency": concurrency, "name": name}
     settings = frame.settings.with_runner({key: value for key, value in overrides.items() if value is not None})
     frame.configure_log()
-    run(app.run(settings, frame.told, lanes=tuple(dict.fromkeys(lanes)), once=once))
+    run(processes.run(settings, frame.told, lanes=tuple(dict.fromkeys(lanes)), once=once))
 
 
 @click.command("poll")
@@ -64,7 +64,7 @@ def poll(frame: Frame, full: bool, once: bool) -> int:
     """Poll every watched repository now, due or not. Exit code 1 when one of them failed."""
     del once
     frame.configure_log("warning")
-    done = run(app.poll_once(frame.settings, frame.told, full=full))
+    done = run(processes.poll_once(frame.settings, frame.told, full=full))
     frame.show(done, lambda: _told(done))
     return FAILED if done.failed else 0
 
@@ -83,5 +83,5 @@ def sweep(frame: Frame, once: bool) -> None:
     """Take back expired leases, wake what is due, end holds, prune: once, now."""
     del once
     frame.configure_log()
-    run(app.sweep_once(frame.settings))
+    run(processes.sweep_once(frame.settings))
     frame.show({"swept": True}, "swept")
