@@ -23,3 +23,17 @@ $$;
 
 -- Whose act counted in a repository before: his comments and reopenings count too.
 CREATE INDEX verdict_allowed ON verdict (actor_id) WHERE allowed;
+
+-- Whoever approves the stored text (an operator, a later label) ends the reason that it was not.
+CREATE FUNCTION issue_approved() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.triage_code := NULL;
+  NEW.triage_details := '{}';
+  RETURN NEW;
+END $$;
+CREATE TRIGGER issue_approved BEFORE UPDATE OF approved_hash ON issue FOR EACH ROW
+  WHEN (NEW.triage_code = 'needs_approval' AND NEW.approved_hash = NEW.content_hash)
+  EXECUTE FUNCTION issue_approved();
+
+-- A plan's child is met by its number before its issue has a row.
+CREATE INDEX child_number ON child (number) WHERE number IS NOT NULL;

@@ -189,6 +189,7 @@ async def test_an_operators_approval_heals_too_and_the_old_text_as_well(ingest: 
     await stage.mallory.edit_issue(stage.path, number, title="Paint it red")
     await ingest.poll()
     await approve(ingest.conn, int(str(job["id"])), "carol")
+    assert await ingest.code(number) is None
     await ingest.poll(full=True)
     assert await states(ingest, number) == [("pending", None)]
     assert (await ingest.issue(number))["approved_title"] == "Paint it red"

@@ -139,7 +139,13 @@ async def test_cannot_tell_is_no_and_is_looked_at_again(ingest: Ingest) -> None:
 
 async def test_the_assignees_of_a_user_owned_repository_tell_writers(ingest: Ingest) -> None:
     """There the list of assignees needs no rights to be read."""
-    await rows.change(ingest.conn, "repository", ingest.repository_id, owner_is_org=False)
+    stage = ingest.stage
+    await stage.alice.create_repository("sketches")
+    for person in (stage.bob, stage.bot):
+        await stage.alice.add_collaborator("alice/sketches", person.login)
+    stage.repo = replace(stage.repo, owner="alice", name="sketches")
+    await ingest.watch()
+    assert (await ingest.repository())["owner_is_org"] is False
     labels = [await ingest.label(name) for name in (GO, IMPLEMENT)]
     stranger = await ingest.stage.mallory.create_issue_by_form(ingest.stage.path, "Pay me", label_ids=labels)
     writer = await ingest.stage.bob.create_issue(ingest.stage.path, "Paint it", label_ids=labels)

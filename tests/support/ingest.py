@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import uuid4
 
 from tests.support import rows
@@ -52,10 +51,10 @@ class Ingest:
         return Poller(pool or self.pool, {self.forge.name: self.forge}, rules=rules, jitter=lambda: 0.5)
 
     async def watch(self, *, require_opt_in: bool = True) -> None:
-        """Watch acme/widgets, with the lanes."""
+        """Watch the stage's repository, and no other, with the lanes."""
         await sync_lanes(self.conn, LANES)
         await forge_known(self.conn, self.forge.name, self.forge.url)
-        found = replace(await self.forge.repository(self.stage.repo), owner_is_org=True)
+        found = await self.forge.repository(self.stage.repo)
         async with transaction(self.conn, "watching"):
             synced = await sync_repositories(
                 self.conn, self.forge.name, [found], "config", require_opt_in=require_opt_in
