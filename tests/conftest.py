@@ -7,7 +7,6 @@ The server is a private one below the temporary directory, shared by all xdist w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import shutil
@@ -17,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from psycopg import sql
+from psycopg import conninfo
+from pytest_postgresql.janitor import DatabaseJanitor
 
 from tireless.embedded import EmbeddedPostgres
 from tireless.store.db import Connection, Pool, connect, with_database
@@ -53,27 +53,25 @@ def server_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def template(server_url: str) -> Iterator[str]:
-    """The name of a migrated database that nobody connects to."""
-    name = f"tireless_test_{secrets.token_hex(6)}"
-    asyncio.run(_administer(server_url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))))
-    asyncio.run(migrate(with_database(server_url, name)))
-    yield name
-    asyncio.run(_drop(server_url, name))
+def template(server_url: str) -> Iterator[DatabaseJanitor]:
+    """A migrated database that nobody connects to, from which each test's own is cloned."""
+    with _janitor(server_url, as_template=True) as janitor:
+        asyncio.run(migrate(with_database(server_url, janitor.dbname)))
+        yield janitor
 
 
 @pytest.fixture
-async def dsn(server_url: str, template: str) -> AsyncIterator[str]:
+def dsn(server_url: str, template: DatabaseJanitor) -> Iterator[str]:
     """The connection string of a migrated, empty database of this test's own."""
-    async with _database(server_url, sql.SQL("TEMPLATE {}").format(sql.Identifier(template))) as url:
-        yield url
+    with _janitor(server_url, template=template.dbname) as janitor:
+        yield with_database(server_url, janitor.dbname)
 
 
 @pytest.fixture
-async def empty_dsn(server_url: str) -> AsyncIterator[str]:
+def empty_dsn(server_url: str) -> Iterator[str]:
     """The connection string of a database of this test's own that is not migrated."""
-    async with _database(server_url, sql.SQL("")) as url:
-        yield url
+    with _janitor(server_url) as janitor:
+        yield with_database(server_url, janitor.dbname)
 
 
 @pytest.fixture
@@ -98,21 +96,15 @@ def _remove_server() -> None:
         shutil.rmtree(state)
 
 
-@contextlib.asynccontextmanager
-async def _database(server_url: str, how: sql.Composable) -> AsyncIterator[str]:
-    name = f"tireless_test_{secrets.token_hex(6)}"
-    await _administer(server_url, sql.SQL("CREATE DATABASE {} {}").format(sql.Identifier(name), how))
-    yield with_database(server_url, name)
-    await _drop(server_url, name)
-
-
-async def _drop(server_url: str, name: str) -> None:
-    await _administer(server_url, sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-async def _administer(server_url: str, statement: sql.Composed) -> None:
-    connection = await connect(server_url, application_name="tireless tests")
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
+def _janitor(server_url: str, *, as_template: bool = False, template: str | None = None) -> DatabaseJanitor:
+    """Who makes and drops one database on the run's server."""
+    at = conninfo.conninfo_to_dict(server_url)
+    return DatabaseJanitor(
+        user=str(at.get("user") or "postgres"),
+        password=str(at["password"]) if at.get("password") else None,
+        host=str(at.get("host") or "localhost"),
+        port=str(at.get("port") or 5432),
+        dbname=f"tireless_test_{secrets.token_hex(6)}",
+        as_template=as_template,
+        template_dbname=template,
+    )

@@ -11,7 +11,7 @@ from tireless import log
 from tireless.errors import ForgeDenied, ForgeGarbled, StoreError
 from tireless.forge.webhook import MAX_BODY_BYTES, read
 from tireless.store.db import Pool
-from tireless.store.hint import Hinted, hint
+from tireless.store.look import Hinted, hint
 
 _log = log.get(__name__)
 
