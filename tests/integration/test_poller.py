@@ -60,11 +60,18 @@ async def test_repeated_polls_of_an_unchanged_repository_add_nothing_and_cost_on
     assert [await ingest.events(job["id"]) for job in before] == [["enqueue"]] * 3
 
 
+async def test_a_repository_without_issues_costs_one_request(ingest: Ingest) -> None:
+    """It has no stamp to begin from, and nothing to read but an empty page."""
+    await ingest.poll()
+    mark = ingest.loopback.last_request
+    await ingest.poll()
+    assert len(await asked(ingest, mark)) == 1
+
+
 async def test_overlapping_polls_read_no_timeline_of_what_was_judged(ingest: Ingest) -> None:
     """An issue read well after its stamp, and shown with the same stamp again, needs no second judgement."""
     await ingest.ask(GO, IMPLEMENT)
-    for _ in range(2):  # the second scan reads everything too
-        await ingest.poll()
+    await ingest.poll()
     await rows.value(ingest.conn, "UPDATE issue SET settled = true RETURNING 1")
     mark = ingest.loopback.last_request
     await ingest.poll()

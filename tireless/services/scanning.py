@@ -42,7 +42,8 @@ class Scanned:
 
 
 class Scan:
-    """`full`: from the beginning; `anew`: also what is judged already, since the rules have changed."""
+    """`full`: from the beginning, asking what the repository is and missing what is gone; `anew`: also what is judged
+    already, since the rules have changed. Without a cursor any scan begins at the beginning."""
 
     def __init__(
         self, pool: Pool, forge: Forge, repo: RepoRow, rules: Rules, *, overlap: timedelta, full: bool, anew: bool
@@ -51,7 +52,7 @@ class Scan:
         self._forge = forge
         self._repo = repo
         self._overlap = overlap
-        self._full = full or repo.since is None
+        self._full = full
         self._anew = anew
         self._taking = Taking(pool, forge, repo, rules, offset=timedelta())
         self._seen: set[int] = set()
