@@ -9,7 +9,7 @@
     │   ├── ForgeUnavailable           transient: timeout, 5xx, no connection         exit 5
     │   │   └── RateLimited            429 or 503 with Retry-After
     │   ├── ForgeDenied                401, 403
-    │   ├── NotFound                   404
+    │   ├── NotFound                   404                                            exit 4
     │   ├── Moved                      301, 307, 308: resolve the repository by id
     │   ├── ForgeRejected              any other 4xx: the forge understood and said no
     │   └── ForgeGarbled               an answer that does not parse
@@ -88,6 +88,8 @@ class ForgeDenied(ForgeError):
 
 class NotFound(ForgeError):
     """404: absent, or invisible to this token; the two look the same."""
+
+    exit_code = 4
 
 
 class Moved(ForgeError):

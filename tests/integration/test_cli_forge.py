@@ -1,0 +1,143 @@
+"""Commands that speak to a forge: repos, labels, poll, doctor; against a real HTTP forge and a real database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import rows
+from tests.support.cli import Said, closed, inside, tireless
+from tests.support.place import REPOSITORY, Place, a_place, ask_for, config
+from tireless.domain.labels import LabelScheme, label_specs
+from tireless.domain.routing import Lane
+from tireless.store.db import Connection
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    """A forge with alice's project and the bot as a writer there."""
+    async with a_place() as found:
+        yield found
+
+
+class Desk:
+    """An operator with a whole configuration."""
+
+    def __init__(self, home: Path, path: Path) -> None:
+        self.home = home
+        self.path = path
+
+    async def __call__(self, *words: str) -> Said:
+        """Run one command."""
+        return await inside(*words, "--config", self.path, home=self.home)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, place: Place, dsn: str) -> Desk:
+    """An operator whose bot is a writer of alice's project."""
+    return Desk(tmp_path, config(tmp_path, place.url, token=place.bot.token, dsn=dsn))
+
+
+async def test_from_nothing_to_a_clean_bill(desk: Desk, place: Place) -> None:
+    """poll finds the configured repository, labels sync makes every label once, and then doctor finds no fault."""
+    said = await desk("poll", "--json")
+    assert (said.code, said.data["polled"], said.data["failed"]) == (0, 1, {})
+    assert (await desk("doctor")).code == 6
+    said = await desk("labels", "sync", "--json")
+    assert said.code == 0
+    wanted = {spec.name for spec in label_specs(LabelScheme(), [Lane("claude")])}
+    assert set(said.data["repositories"][0]["created"]) == wanted
+    again = await desk("labels", "sync", "--json")
+    assert again.data["repositories"][0]["created"] == []
+    said = await tireless("doctor", "--config", desk.path, home=desk.home)
+    assert said.code == 0, said.out
+    assert "0 faults" in said.out
+    names = [str(row["name"]) for row in await labels_of(place)]
+    assert sorted(names) == sorted(wanted)
+
+
+async def labels_of(place: Place) -> list[dict[str, object]]:
+    """The labels of alice's project."""
+    found = (await place.alice.api("GET", f"/repos/{REPOSITORY}/labels", page=1, limit=50)).sequence()
+    return [row for row in found if isinstance(row, dict)]
+
+
+async def test_labels_sync_leaves_peoples_labels_alone(desk: Desk, place: Place) -> None:
+    """A label of the same name in other case counts as there, another's label stays as it is."""
+    await place.alice.create_label(REPOSITORY, "Tireless/Go", color="123456")
+    await place.alice.create_label(REPOSITORY, "bug", color="ff0000")
+    await desk("poll")
+    created = (await desk("labels", "sync", REPOSITORY, "--json")).data["repositories"][0]["created"]
+    assert "tireless/go" not in created
+    colors = {str(row["name"]): row["color"] for row in await labels_of(place)}
+    assert (colors["Tireless/Go"], colors["bug"]) == ("123456", "ff0000")
+
+
+async def test_a_poll_makes_jobs_and_repeats_nothing(desk: Desk, place: Place, conn: Connection) -> None:
+    """A properly labelled issue is one job; polled again, whole or not, it stays one."""
+    number = await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
+    first = await desk("poll", "--json")
+    assert first.data["made"] == 1
+    for words in (["poll", "--json"], ["poll", "--full", "--json"]):
+        assert (await desk(*words)).data["made"] == 0
+    (job,) = (await desk("jobs", "ls", "--json")).data["jobs"]
+    assert (job["number"], job["kind"], job["lane"], job["state"]) == (number, "implement", "claude", "pending")
+    assert await rows.value(conn, "SELECT count(*) FROM job") == 1
+    text = (await desk("explain", f"{REPOSITORY}#{number}")).out
+    assert "nothing is in its way" in text
+
+
+async def test_one_repository_that_is_not_there_stops_no_other(desk: Desk, place: Place) -> None:
+    """The others are polled, the missing one is named with the next step, the exit code says that something failed."""
+    closed(desk.path, desk.path.read_text().replace('["alice/project"]', '["alice/nowhere", "alice/project"]'))
+    await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
+    said = await desk("poll")
+    assert said.code == 1
+    assert "1 repositories polled" in said.out
+    assert "1 new jobs" in said.out
+    assert "alice/nowhere is not on forge main, or the bot may not see it: check the name" in said.out
+
+
+async def test_an_unreachable_forge_fails_the_poll_in_words(desk: Desk, place: Place) -> None:
+    """The forge's address and what to check, exit 1, and nothing that was watched is dropped."""
+    await desk("poll")
+    closed(desk.path, desk.path.read_text().replace(place.url, "http://127.0.0.1:1"))
+    said = await desk("poll", "--json")
+    assert said.code == 1
+    assert any("cannot be reached" in text for text in said.data["failed"].values())
+    listed = (await desk("repos", "ls", "--json")).data["repositories"]
+    assert [(each["repo"], each["tracked"]) for each in listed] == [(REPOSITORY, True)]
+
+
+async def test_operators_add_and_drop_repositories(desk: Desk, place: Place) -> None:
+    """add watches one more, rm drops it again; the configured one is refused; unknown ones end with 4 or a sentence."""
+    await desk("poll")
+    await place.alice.create_repository("second")
+    await place.alice.add_collaborator("alice/second", "bot")
+    said = await desk("repos", "add", "alice/second")
+    assert (said.code, said.err) == (0, "")
+    assert "labels sync" in said.out
+    listed = {each["repo"]: each["source"] for each in (await desk("repos", "ls", "--json")).data["repositories"]}
+    assert listed == {"alice/project": "config", "alice/second": "operator"}
+    assert (await desk("poll", "--json")).data["polled"] == 2
+    assert (await desk("repos", "rm", "alice/second")).code == 0
+    assert "alice/second" not in (await desk("repos", "ls")).out
+    assert "not watched" in (await desk("repos", "ls", "--all")).out
+    configured = await desk("repos", "rm", REPOSITORY)
+    assert (configured.code, "refused (configured)" in configured.err) == (7, True)
+    assert (await desk("repos", "rm", "alice/second")).code == 4
+    missing = await desk("repos", "add", "alice/nowhere")
+    assert missing.code == 4
+    assert "check the name" in missing.err
+    other = await desk("repos", "add", "other:alice/second")
+    assert (other.code, "there is no forge other" in other.err) == (2, True)
+
+
+async def test_a_sweep_takes_expired_claims_back(desk: Desk, conn: Connection) -> None:
+    """One pass by hand: what had expired is pending again."""
+    made = await rows.job(conn, state="claimed")
+    await rows.expire(conn, made.job_id)
+    assert (await desk("sweep", "--json")).data == {"swept": True}
+    assert (await rows.row(conn, "job", made.job_id))["state"] == "pending"
