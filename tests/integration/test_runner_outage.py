@@ -18,6 +18,7 @@ from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench, gone
 from tireless.agent.control import boottime
 from tireless.errors import StoreUnavailable
+from tireless.services.work import Worked
 from tireless.store import sweep
 from tireless.store.claim import RunnerId, claim_next
 
@@ -175,7 +176,7 @@ async def test_claim_answered_after_its_deadline_is_lost(bench: Bench) -> None:
     (claim,) = await claim_next(bench.conn, ["claude"], runner=RunnerId("r1", "h1", uuid4()))
     before = await bench.row(made)
     held = runner.leases.hold(claim, sent=boottime() - claim.lease_s)
-    assert await runner.worker.work(held) == ()
+    assert await runner.worker.work(held) == Worked()
     assert await bench.row(made) == before
     assert await bench.outcomes(made) == [None]
     assert bench.script.recorded() == []

@@ -287,3 +287,16 @@ async def test_repository_out_of_reach_is_given_back_with_backoff(bench: Bench) 
         assert (await bench.row(made))["attempts"] == 0
         await bench.wake(made)
     assert bench.script.recorded() == []
+
+
+async def test_host_that_can_run_nothing_claims_slowly(bench: Bench) -> None:
+    """A runner whose attempts end by faults of our own pauses before it claims again: it must not churn the queue."""
+    await rows.lane(bench.conn, **NEVER_BY_ITSELF)
+    await rows.repository(bench.conn, bench.stage.path, clone_url=f"{bench.stage.url}/acme/nothing.git")
+    for _ in range(2):
+        await bench.job([exits(40)])
+    await bench.work()
+    query = "SELECT extract(epoch FROM max(claimed_at) - min(ended_at))::float8 FROM attempt"
+    pause = await rows.value(bench.conn, query)
+    assert isinstance(pause, float)
+    assert pause >= 1.0

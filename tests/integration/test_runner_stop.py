@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 
 from tests.support import rows
-from tests.support.agents import LIMIT_S, Step, commit, deaf, exits, result, say, stray, wait, write
+from tests.support.agents import LIMIT_S, Step, betray, commit, deaf, exits, result, say, stray, wait, write
 from tests.support.forges import *  # noqa: F403 - fixtures
 from tests.support.forges import FaultPlan
 from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench, gone
 from tireless.services.leases import Held
-from tireless.services.work import Worker
+from tireless.services.work import Worked, Worker
 from tireless.store import steer, sweep
 
 PAINT = [write("a.txt", "red\n"), commit("Paint it"), result("done", summary="Painted.")]
@@ -181,6 +182,21 @@ async def test_lease_lost_while_pushing(bench: Bench) -> None:
     assert await bench.row(made) == before
     assert await bench.outcomes(made) == [None]
     assert bench.branches() == {}
+
+
+async def test_lease_lost_right_after_the_push(bench: Bench) -> None:
+    """A claim lost when the branch had just arrived: nothing more is written, and no row says that it was pushed."""
+    arrived = await bench.loopback.fault(FaultPlan("POST", r"git-receive-pack$", "block", when="after"))
+    made = await bench.job(PAINT)
+    runner, task = await bench.begin()
+    await arrived.reached()
+    before = await taken_away(bench, made, "token")
+    await arrived.release()
+    await bench.finish(runner, task)
+    assert await bench.row(made) == before
+    (attempt,) = await bench.attempts(made)
+    assert (attempt["pushed_at"], attempt["outcome"]) == (None, None)
+    assert len(bench.branches()) == 1
 
 
 # ------------------------------------------------------------------------------------------------ draining
@@ -349,6 +365,17 @@ async def test_agent_does_not_outlive_a_killed_runner(bench: Bench) -> None:
     assert not left.exists()
 
 
+async def test_agent_that_stops_its_guard_pays_for_it(bench: Bench) -> None:
+    """An agent that signals its own guard burns its attempt: it is not run again for nothing as often as it likes."""
+    await rows.lane(bench.conn, backoff_base_s=3600.0, backoff_cap_s=3600.0)
+    made = await bench.job([betray(), wait()])
+    await bench.work()
+    assert await bench.state(made) == ("waiting", "backoff")
+    (attempt,) = await bench.attempts(made)
+    assert (attempt["outcome"], attempt["burned"]) == ("agent_error", True)
+    assert "told to stop, but not by its runner" in str(attempt["reason"])
+
+
 async def test_stopped_runner_loses_its_agent_in_time(bench: Bench) -> None:
     """Stopped by SIGSTOP a runner renews nothing, its guard ends the agent in time; continued, it writes nothing."""
     await rows.lane(bench.conn, lease_s=6.0)
@@ -391,10 +418,10 @@ class _Unkillable(Worker):
     pid = 0
     worked = asyncio.Event()
 
-    async def work(self, held: Held) -> tuple[int, ...]:
-        survivors = (*await super().work(held), self.pid)
+    async def work(self, held: Held) -> Worked:
+        worked = await super().work(held)
         self.worked.set()
-        return survivors
+        return replace(worked, survivors=(self.pid,))
 
 
 async def test_survivors_keep_their_slot(bench: Bench) -> None:

@@ -80,6 +80,11 @@ def deaf() -> Step:
     return ["deaf"]
 
 
+def betray() -> Step:
+    """Send SIGTERM to the process that started us: the guard."""
+    return ["betray"]
+
+
 def dump(path: Path) -> Step:
     """Write what the agent can see of itself: argv, environment, prompt."""
     return ["dump", str(path)]
@@ -262,6 +267,9 @@ class _Agent:
 
     def do_deaf(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def do_betray(self) -> None:
+        os.kill(os.getppid(), signal.SIGTERM)
 
     def do_dump(self, path: str) -> None:
         seen = {"argv": sys.orig_argv, "environ": dict(os.environ), "prompt": self.prompt, "cwd": os.getcwd()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -98,6 +99,7 @@ class Bench:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "tests.support.runner_process", str(path)),
                 cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdout=subprocess.PIPE,
                 stderr=log,
             )

@@ -38,6 +38,8 @@ class Held:
     """`boottime` before the claim or its last renewal was sent."""
     grace_s: float = 0.0
     """How long before its deadline the guard begins to stop the agent: no renewal brings it back then."""
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the runner was told to stop: what others signal to its agents then may be part of that."""
     called_off: Stop | None = None
     """LEASE_LOST: another may have the job, and nothing is pushed any more. CANCELLED, SHUTDOWN: end it, say so."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,9 +92,10 @@ class Leases:
         self._changed = asyncio.Event()
         self.wake = wake or asyncio.Event()
 
-    def hold(self, claim: Claim, *, sent: float) -> Held:
-        """Begin to renew a claim; `sent`: `boottime` before the claim was sent."""
-        held = Held(claim, Control(sent + claim.lease_left_s - self._margin_s), self._margin_s, sent)
+    def hold(self, claim: Claim, *, sent: float, draining: asyncio.Event | None = None) -> Held:
+        """Begin to renew a claim; `sent`: `boottime` before the claim was sent; `draining`: see Held."""
+        control = Control(sent + claim.lease_left_s - self._margin_s)
+        held = Held(claim, control, self._margin_s, sent, draining=draining or asyncio.Event())
         self._held.add(held)
         self._changed.set()
         return held

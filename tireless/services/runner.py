@@ -13,7 +13,7 @@ from tireless import __version__, log
 from tireless.agent.control import boottime
 from tireless.domain.outcome import Stop
 from tireless.domain.retry import doubling
-from tireless.errors import StoreError
+from tireless.errors import StoreError, StoreUnavailable
 from tireless.services.leases import Held, Leases
 from tireless.services.waiting import all_gone, first_of, unless
 from tireless.services.work import Worker
@@ -25,6 +25,10 @@ _log = log.get(__name__)
 _SHOW_S = 30.0
 _FORGET_S = 5.0
 _FAILED_BASE_S, _FAILED_CAP_S = 0.5, 30.0
+_CLAIM_S = 60.0
+"""How long a claim may take at most: longer than anybody may lock claims out for."""
+_FAULT_BASE_S, _FAULT_CAP_S = 1.0, 60.0
+"""The pause before the next claim when attempts end by faults of our own: a broken host must not churn the queue."""
 _LAST_CLAIM_S = 10.0
 """How long a claim under way may take once we were told to stop: what it took is given back, not forgotten."""
 
@@ -59,6 +63,12 @@ class Runner:
         self._haunted: set[asyncio.Task[None]] = set()
         """Slots without a job whose last run left processes that nobody could kill."""
         self._freed = asyncio.Event()
+        self._faults = 0
+
+    @property
+    def cancels(self) -> asyncio.Event:
+        """To be set by whoever hears that somebody wants a running job cancelled (NOTIFY `tireless_cancel`)."""
+        return self._leases.wake
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event, *, once: bool = False) -> None:
         """Claim and work until `stop`, then wait for the agents; `hurry` stops them and gives their attempts back.
@@ -90,6 +100,8 @@ class Runner:
             if self._free() <= 0:
                 await first_of(stop, self._freed)
                 continue
+            if self._faults:
+                await first_of(stop, timeout_s=doubling(self._faults, base_s=_FAULT_BASE_S, cap_s=_FAULT_CAP_S))
             try:
                 got = await unless(stop, self._claim(stop), patience_s=_LAST_CLAIM_S)
             except StoreError as error:
@@ -114,18 +126,21 @@ class Runner:
 
     async def _claim(self, stop: asyncio.Event) -> int:
         """Claim for every free slot and begin to work; how many were claimed. Raises StoreError."""
-        async with self._pool.connection() as conn:
-            sent = boottime()
-            n = min(self._free(), MAX_BATCH)
-            claims = await claim_next(conn, self._lanes, runner=self._identity, n=n, after=self._after)
-            # Inside: to give the connection back is to wait, and somebody may cancel us then.
-            for claim in claims:
-                self._begin(claim, sent, stop)
+        try:
+            async with asyncio.timeout(_CLAIM_S), self._pool.connection() as conn:
+                sent = boottime()
+                n = min(self._free(), MAX_BATCH)
+                claims = await claim_next(conn, self._lanes, runner=self._identity, n=n, after=self._after)
+                # Inside: to give the connection back is to wait, and somebody may cancel us then.
+                for claim in claims:
+                    self._begin(claim, sent, stop)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"claiming a job: the database did not answer within {_CLAIM_S:g} s") from error
         return len(claims)
 
     def _begin(self, claim: Claim, sent: float, stop: asyncio.Event) -> None:
         self._after = claim.lane
-        held = self._leases.hold(claim, sent=sent)
+        held = self._leases.hold(claim, sent=sent, draining=stop)
         if stop.is_set():
             held.call_off(Stop.SHUTDOWN)  # given back at once: a drain must not begin to wait for it
         task = asyncio.create_task(self._work(held), name=f"job {claim.job_id}")
@@ -136,16 +151,17 @@ class Runner:
         """One job, to its last word. Nothing escapes: the other agents go on, and the lease frees the job."""
         claim = held.claim
         try:
-            survivors = await self._worker.work(held)
+            worked = await self._worker.work(held)
         except Exception as error:  # noqa: BLE001 - the top of one job's task
             _log.error("attempt broke off", job=claim.job_id, claim_no=claim.claim_no, exc_info=error)
             return
         finally:
             self._leases.let_go(held)
-        if survivors:
+        self._faults = self._faults + 1 if worked.our_fault else 0
+        if worked.survivors:
             what = "end them by hand: they keep a slot of this runner"
-            _log.error("processes survived", job=claim.job_id, pids=list(survivors), what=what)
-            self._haunted.add(task := asyncio.create_task(all_gone(survivors)))
+            _log.error("processes survived", job=claim.job_id, pids=list(worked.survivors), what=what)
+            self._haunted.add(task := asyncio.create_task(all_gone(worked.survivors)))
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -181,10 +197,10 @@ class Runner:
         """Say that we are alive, for people; a database out of reach is not told."""
         while True:
             try:
-                async with self._pool.connection() as conn:
+                async with asyncio.timeout(_SHOW_S), self._pool.connection() as conn:
                     await show_runner(conn, self._identity, lanes=self._lanes, slots=self._slots, version=__version__)
-            except StoreError as error:
-                _log.warning("runner not shown", error=str(error))
+            except (StoreError, TimeoutError) as error:
+                _log.warning("runner not shown", error=str(error) or "no answer in time")
             except Exception as error:  # noqa: BLE001 - the top of a loop
                 _log.error("runner not shown by a fault of ours", exc_info=error)
             await first_of(timeout_s=_SHOW_S)

@@ -5,6 +5,7 @@ Every word may be said twice, since each is fenced by the claim's token and answ
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -29,6 +30,8 @@ class Limits:
 
     borrow_s: float = 5.0
     """For a connection of the pool: all of them may be waiting for a network that is gone."""
+    word_s: float = 30.0
+    """For a word to be answered, its connection included."""
     store_base_s: float = 0.5
     store_cap_s: float = 5.0
     store_limit_s: float = 900.0
@@ -55,15 +58,16 @@ class Speaker:
         limits, began, failures = self._limits, boottime(), 0
         while True:
             try:
-                async with self._pool.connection(limits.borrow_s) as conn:
+                async with asyncio.timeout(limits.word_s), self._pool.connection(limits.borrow_s) as conn:
                     return await word(conn)
-            except StoreUnavailable as error:
+            except (StoreUnavailable, TimeoutError) as error:
                 failures += 1
+                why = str(error) or f"no answer within {limits.word_s:g} s"
                 hurried = held.called_off is Stop.SHUTDOWN
                 until = began + limits.hurry_s if hurried else held.control.deadline + limits.store_limit_s
                 if boottime() >= until:
-                    raise
+                    raise StoreUnavailable(f"gave up a word about job {held.claim.job_id}: {why}") from error
                 wait_s = doubling(failures, base_s=limits.store_base_s, cap_s=limits.store_cap_s)
-                _log.warning("database out of reach", error=str(error), again_in_s=wait_s)
+                _log.warning("database out of reach", error=why, again_in_s=wait_s)
             # Not cut short by news: it stays set, and an outage would be met by a busy loop.
             await first_of(timeout_s=wait_s)

@@ -36,6 +36,16 @@ from tireless.store.settle import Ending, settle
 _log = log.get(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What a runner must know of one claim that is over."""
+
+    survivors: tuple[int, ...] = ()
+    """Pids of the run that could not be killed: they keep the slot."""
+    our_fault: bool = False
+    """No agent could be run for a reason of this host's or the forge's: the next job may meet the same."""
+
+
 @dataclass(slots=True)
 class _Work:
     """What one claim came to so far: for whoever must tidy up, wherever it broke off."""
@@ -80,11 +90,8 @@ class Worker:
             else:
                 _log.info("stale run removed", run=key)
 
-    async def work(self, held: Held) -> tuple[int, ...]:
-        """The whole of one claim; the pids of its run that could not be killed: they keep the slot.
-
-        Raises StoreError when the database refused a word, or stayed away for too long.
-        """
+    async def work(self, held: Held) -> Worked:
+        """The whole of one claim. StoreError when the database refused a word, or stayed away for too long."""
         claim, work = held.claim, _Work(held, IssueRef(held.claim.repo, held.claim.number))
         with bound_contextvars(job=claim.job_id, attempt=claim.attempts, issue=str(work.issue), lane=claim.lane):
             began = boottime()
@@ -97,7 +104,8 @@ class Worker:
                     await self._remove(work.prepared)
             facts = _facts(claim, ending)
             _log.info("attempt finished", answer=answer.value, seconds=round(boottime() - began, 1), **facts)
-            return work.survivors
+            our_fault = ending is not None and ending.outcome is Outcome.WORKSPACE_ERROR and not ending.cannot_start
+            return Worked(work.survivors, our_fault)
 
     async def _attempt(self, work: _Work) -> Ending | None:
         """Everything before the last word; None when the claim was lost on the way."""
@@ -128,6 +136,10 @@ class Worker:
         verdict = await unless(held.news, collect, patience_s=self._limits.hurry_s) or _cut(held, ended)
         if verdict.outcome is Outcome.LEASE_LOST:
             return None
+        if verdict.outcome is Outcome.SHUTDOWN and held.called_off is not Stop.SHUTDOWN and not held.draining.is_set():
+            # Not by us. An agent can signal its guard, and must not be run again for nothing as often as it likes.
+            reason = f"the run's guard was told to stop, but not by its runner: {verdict.reason}"
+            verdict = replace(verdict, outcome=Outcome.AGENT_ERROR, reason=reason)
         ending = self._ending(held.claim, ended, verdict)
         if verdict.outcome is not Outcome.DONE:
             return ending
