@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import sys
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,8 +19,15 @@ from tireless.errors import TirelessError
 _STOP_S = 15.0
 """How long a process that was told to end may take before it is killed."""
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+# By a program in between, not between fork and exec: in a process with threads Python code there may hang.
+_LEASH = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):  # gone before it was arranged
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class Part:
@@ -39,12 +45,11 @@ class Part:
         # Out of our own group: Ctrl-C in the terminal is for the demo, which ends its parts.
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._argv,
+                *_leashed(self._argv),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE if self._said else log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
             )
         return self
 
@@ -89,16 +94,11 @@ class Part:
         return TirelessError(f"{self.name} ended by itself; its log {self.log} ends:\n" + "\n".join(last))
 
 
-def _die_with(parent: int) -> Callable[[], None]:
-    """What a child does between fork and exec: arrange to be killed when we are gone, however we went (Linux)."""
-
-    def arrange() -> None:
-        if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != parent:  # gone before it was arranged
-                os._exit(1)
-
-    return arrange
+def _leashed(argv: Sequence[str]) -> list[str]:
+    """The command line of a program that is killed when we are gone, however we went (Linux)."""
+    if sys.platform != "linux":
+        return list(argv)
+    return [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *argv]
 
 
 def tireless(*words: str) -> list[str]:
