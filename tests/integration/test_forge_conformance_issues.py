@@ -185,6 +185,8 @@ async def test_what_moves_the_stamp_of_an_issue(server: Server, stage: Stage, fo
     assert not await moves(stage.alice.close(path, number))
     assert await moves(stage.alice.reopen(path, number))
     assert not await moves(forge.write_comment(stage.repo, number, "changed", comment_id=comment))
+    deleting = stage.alice.api("DELETE", f"/repos/{path}/issues/comments/{comment}")
+    assert await moves(deleting) == server.is_forgejo
     assert await moves(stage.alice.comment(path, other, f"see #{number}"))
     assert not await moves(stage.alice.comment(path, other, f"see `#{number}`"))
     assert not await moves(stage.alice.rename_label(path, label, "tireless/gone"))

@@ -75,7 +75,7 @@ async def edit_comment(call: Call) -> Response:
     _need_author_or_writer(call, issue, entry)
     call.need_unarchived()
     shown = render_issue.comment(call.world, call.repo, issue, entry)
-    if body == entry.body:
+    if body == entry.body and call.world.rules.same_edit_hides_author:
         return call.json({**shown, "user": None})
     entry.body = body
     entry.updated = call.world.clock.stamp()

@@ -273,6 +273,8 @@ class Rules:
     """Whether anyone may ask for his own permission."""
     strangers_open_pulls: bool = False
     """Whether someone without write access may open a pull request from a branch of the repository itself."""
+    same_edit_hides_author: bool = True
+    """Whether editing a comment to what it is, is answered without its author."""
     comment_deletion_moves: bool = False
     """Whether deleting a comment moves the issue's stamp."""
     refusal_page: bool = False
@@ -303,6 +305,7 @@ def forgejo_rules() -> Rules:
         org_label_names=False,
         own_permission=False,
         strangers_open_pulls=True,
+        same_edit_hides_author=False,
         comment_deletion_moves=True,
         refusal_page=True,
         backdating=True,
