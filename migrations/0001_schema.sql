@@ -381,6 +381,17 @@ CREATE TABLE job_event (
 );
 CREATE INDEX job_event_of_job ON job_event (job_id, id);
 
+-- What people who count answered to a job's question: handed to its next agent. The first 64 KiB of a comment.
+CREATE TABLE answer (
+  job_id     bigint NOT NULL REFERENCES job (id) ON DELETE CASCADE,
+  comment_id bigint NOT NULL,
+  login      text NOT NULL,
+  at         timestamptz NOT NULL,                           -- forge time
+  text       text NOT NULL,
+  PRIMARY KEY (job_id, comment_id),
+  CONSTRAINT answer_bounded CHECK (octet_length(text) <= 65536)
+);
+
 -- "Judge this issue again", also for issues not stored yet. Deleted only if written before the read that answered it was sent.
 CREATE TABLE look (
   repository_id bigint NOT NULL REFERENCES repository (id),

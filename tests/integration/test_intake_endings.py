@@ -12,6 +12,7 @@ from tests.support.forges import FaultPlan
 from tests.support.ingest import GO, IMPLEMENT, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.domain.outcome import Outcome
+from tireless.store.history import recall
 from tireless.store.steer import approve, rerun
 
 ISSUE = r"/issues/1(\?|$)"
@@ -248,7 +249,7 @@ async def test_a_running_job_keeps_the_approved_text_and_parks_when_it_comes_bac
 
 
 async def test_a_question_is_answered_by_one_who_counts(ingest: Ingest) -> None:
-    """Not by a stranger and not by the bot; the answer gives the attempts back."""
+    """Not by a stranger and not by the bot; the answer gives the attempts back and reaches the next agent."""
     await ingest.judge_strangers()
     stage = ingest.stage
     number = await ingest.ask(GO, IMPLEMENT)
@@ -265,6 +266,9 @@ async def test_a_question_is_answered_by_one_who_counts(ingest: Ingest) -> None:
     await ingest.poll()
     job = await ingest.job(number)
     assert (job["state"], job["attempts"], job["question"]) == ("pending", 0, None)
+    again = await ingest.claim()
+    told = await recall(ingest.conn, again.job_id)
+    assert [(said.login, said.text) for said in told.answers] == [("bob", "Navy.")]
 
 
 async def test_what_was_said_before_the_question_is_no_answer(ingest: Ingest) -> None:

@@ -77,7 +77,7 @@ class _Judging:
         )
         if proper or case.is_live or case.by_plan:
             approved, by = self.approval(request)
-            asked = replace(asked, approved=approved, approved_by=by, answered_by=self.answer())
+            asked = replace(asked, approved=approved, approved_by=by, answers=self.answers())
         return replace(
             asked,
             needs=frozenset(self.needs),
@@ -285,15 +285,13 @@ class _Judging:
         self.needs |= found.needs
         return found.allowed is True, author.login
 
-    def answer(self) -> str | None:
-        """Who answered the live job's question, the first of them."""
+    def answers(self) -> tuple[TimelineEntry, ...]:
+        """The comments after the live job's question by people who count."""
         asked_at = self.case.question_at
         if asked_at is None:
-            return None
-        for entry in self.case.timeline:
-            if entry.kind is EntryKind.COMMENT and entry.at > asked_at and self.counts(entry.actor):
-                return entry.actor.login
-        return None
+            return ()
+        said = (entry for entry in self.case.timeline if entry.kind is EntryKind.COMMENT and entry.at > asked_at)
+        return tuple(entry for entry in said if self.counts(entry.actor))
 
 
 _SAID_BY_BOT = "said_by_bot"

@@ -95,5 +95,10 @@ class Asked:
     approved: bool = False
     approved_by: str | None = None
     """Who approved this text; None where nobody had to, because it was approved before."""
-    answered_by: str | None = None
-    """Who answered the live job's question."""
+    answers: tuple[TimelineEntry, ...] = ()
+    """What people who count commented after the live job's question, oldest first."""
+
+    @property
+    def answered_by(self) -> str | None:
+        """Who answered the live job's question, the first of them."""
+        return self.answers[0].actor.login if self.answers else None

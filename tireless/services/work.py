@@ -17,7 +17,7 @@ from tireless import log
 from tireless.agent.attempt import AgentRoom, LaneCommand, Prepared
 from tireless.agent.control import boottime
 from tireless.agent.gitcli import Credential, Remote
-from tireless.agent.protocol import Assignment
+from tireless.agent.protocol import Assignment, Message
 from tireless.domain import retry
 from tireless.domain.issue import IssueRef
 from tireless.domain.outcome import Ended, Note, Outcome, Stop, Verdict
@@ -243,5 +243,6 @@ def _assignment(claim: Claim, issue: IssueRef, recalled: Recall) -> Assignment:
         body=claim.body,
         base_branch=claim.default_branch,
         request=recalled.request,
+        messages=tuple(Message(said.login, said.at, said.text) for said in recalled.answers),
         previous=recalled.previous,
     )

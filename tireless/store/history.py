@@ -1,5 +1,5 @@
 """What a runner asks about its job beside the claim: what the request is called for good, how the last attempt ended,
-where the repository is now."""
+what people answered, where the repository is now."""
 
 from __future__ import annotations
 
@@ -14,12 +14,23 @@ PREVIOUS_MAX = 8_000
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """One comment; `at` by the forge's clock."""
+
+    login: str
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Recall:
     """`request` names the request by what the forge knows of it: the same after a database was lost or restored."""
 
     request: str
     previous: str | None
     """How the last attempt ended that tells an agent something, in its own words; None: there was none."""
+    answers: tuple[Said, ...]
+    """What people who count said to the question, oldest first."""
 
 
 # Of the job, or of the ended one that it runs again. What the runner did to an attempt (stopped it, lost it, could not
@@ -40,16 +51,25 @@ SELECT r.forge_repo_id, i.number, q.source, q.event_id, q.asked_time, a.outcome,
 """
 
 
+ANSWERS = """
+SELECT a.login, a.at, a.text FROM answer a JOIN job j ON a.job_id = ANY (ARRAY[j.id, j.rerun_of])
+ WHERE j.id = %(job_id)s::bigint
+ ORDER BY a.at, a.comment_id
+"""
+
+
 async def recall(conn: Connection, job_id: int) -> Recall:
     """What went before the attempt that this job is at now."""
     with translate(f"reading what went before in job {job_id}"):
         row = await (await conn.execute(RECALL, {"job_id": job_id})).fetchone()
+        answers = await (await conn.execute(ANSWERS, {"job_id": job_id})).fetchall()
     if row is None:
         raise StoreError(f"reading what went before in job {job_id}: there is no such job any more")
     forge_repo_id, number, source, event_id, asked_time, outcome, reason, summary = row
     return Recall(
         request=_request(forge_repo_id, number, source, event_id, asked_time),
         previous=_previous(outcome, reason, summary) if outcome else None,
+        answers=tuple(Said(*answer) for answer in answers),
     )
 
 

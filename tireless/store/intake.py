@@ -34,7 +34,7 @@ from tireless.domain.people import Facts, Need, Policy
 from tireless.domain.routing import Lane, Route
 from tireless.domain.triage import decide
 from tireless.store.db import Connection
-from tireless.store.issues import end_child, new_request, request_answered, store_issue, store_verdicts
+from tireless.store.issues import end_child, new_request, request_answered, store_answers, store_issue, store_verdicts
 from tireless.store.jobs import (
     NewJob,
     call_off,
@@ -229,6 +229,8 @@ async def _apply(
         await store_verdicts(conn, issue_id, asked.verdicts)
     made = await _act(conn, snapshot, known, issue_id, triage, scheme)
     live = known.standing.live
+    if live is not None and asked is not None and asked.cannot_tell is None:
+        await store_answers(conn, live.id, asked.answers)
     if live is not None and known.content_hash != snapshot.content_hash:
         sure = asked is not None and asked.cannot_tell is None
         await note(conn, live.id, "edited", {"approved": asked is not None and asked.approved and sure})

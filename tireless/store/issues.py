@@ -15,6 +15,8 @@ from tireless.store.known import Known
 
 BODY_MAX = 1_048_576
 """Bytes of a body that are stored; its hash covers all of it."""
+ANSWER_MAX = 65_536
+"""Bytes of an answer that are stored."""
 
 # The approved text and the marks move only as said; the rest is what the forge shows now.
 STORE_ISSUE = """
@@ -99,9 +101,9 @@ async def store_issue(
     return int(row[0])
 
 
-def bounded(body: str) -> str:
-    """What is stored of a body: its first MiB of UTF-8, cut between characters, without what Postgres refuses."""
-    return clean_text(body).encode()[:BODY_MAX].decode(errors="ignore")
+def bounded(text: str, limit: int = BODY_MAX) -> str:
+    """What is stored of a text: its first `limit` bytes of UTF-8, cut between characters, as Postgres takes them."""
+    return clean_text(text).encode()[:limit].decode(errors="ignore")
 
 
 STORE_VERDICTS = """
@@ -130,6 +132,30 @@ async def store_verdicts(conn: Connection, issue_id: int, verdicts: Sequence[Ver
     }
     with translate(f"storing {len(verdicts)} verdicts"):
         await conn.execute(STORE_VERDICTS, values)
+
+
+ANSWERS = """
+INSERT INTO answer (job_id, comment_id, login, at, text)
+SELECT %(job_id)s::bigint, a.comment_id, a.login, a.at, a.text
+  FROM unnest(%(comment_id)s::bigint[], %(login)s::text[], %(at)s::timestamptz[], %(text)s::text[])
+    AS a (comment_id, login, at, text)
+ON CONFLICT (job_id, comment_id) DO UPDATE SET text = EXCLUDED.text
+"""
+
+
+async def store_answers(conn: Connection, job_id: int, answers: Sequence[TimelineEntry]) -> None:
+    """Keep what people said to the job's question, for its next agent."""
+    if not answers:
+        return
+    values: dict[str, object] = {
+        "job_id": job_id,
+        "comment_id": [answer.id for answer in answers],
+        "login": [answer.actor.login for answer in answers],
+        "at": [answer.at for answer in answers],
+        "text": [bounded(answer.body, ANSWER_MAX) for answer in answers],
+    }
+    with translate(f"storing {len(answers)} answers to job {job_id}"):
+        await conn.execute(ANSWERS, values)
 
 
 NEW_REQUEST = """
