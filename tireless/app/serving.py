@@ -70,7 +70,12 @@ def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) ->
     return Poller(
         pool,
         forges,
-        rules=Rules(scheme=settings.labels.scheme, policy=policy, lanes=settings.lane_values),
+        rules=Rules(
+            scheme=settings.labels.scheme,
+            policy=policy,
+            lanes=settings.lane_values,
+            installation=settings.installation_name,
+        ),
         poll_s=settings.poll.interval.total_seconds(),
         full_scan_s=settings.poll.full_scan.total_seconds(),
         overlap_s=settings.poll.overlap.total_seconds(),
