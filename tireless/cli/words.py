@@ -38,7 +38,7 @@ def issue(text: str) -> tuple[str | None, str, str, int]:
     """`[FORGE:]OWNER/REPO#N` in its parts; click's usage error otherwise."""
     found = _ISSUE.fullmatch(text)
     if found is None:
-        raise click.UsageError(f"{text!r} is no issue: write OWNER/REPO#N (in quotes: # begins a comment in a shell)")
+        raise click.UsageError(f"{text!r} is no issue: write OWNER/REPO#N")
     return found["forge"], found["owner"], found["name"], int(found["number"])
 
 
