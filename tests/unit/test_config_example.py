@@ -119,7 +119,7 @@ def test_the_example_as_it_stands_is_a_configuration(tmp_path: Path) -> None:
     settings = load(path)
     assert settings.forges["main"].token == "a-token-for-the-test"
     assert settings.forges["main"].repositories == ("example/project",)
-    assert settings.lanes["claude"].command == ("tireless-agent-claude",)
+    assert settings.lanes["claude"].command == ("/usr/local/bin/my-agent", "--quiet")
 
 
 def test_the_example_is_the_file_of_the_checkout() -> None:

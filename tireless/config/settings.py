@@ -57,7 +57,7 @@ class DatabaseSection(Section):
 
     url: SecretStr | None = None
     url_file: SecretFile | None = None
-    connections: Annotated[int, Field(ge=2, le=500)] = 10
+    connections: Annotated[int, Field(ge=4, le=500)] = 10
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
