@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -268,3 +269,19 @@ async def test_a_commit_on_the_default_branch_closes_by_its_words(
 
     await _soon(state, IssueState.CLOSED)
     assert (await forge.issue(stage.repo, mentioned)).state is IssueState.OPEN
+
+
+async def test_large_pushes_and_partial_fetches(stage: Stage, forge: GiteaForge, tmp_path: Path) -> None:
+    """Eight megabytes arrive (git sends them in chunks); a commit is fetched by its id, shallow, and without blobs."""
+    git = Git(tmp_path, stage.url, stage.path, stage.bot.token)
+    await git.clone()
+    sha = await git.commit("noise.txt", secrets.token_hex(8 * 1024 * 1024))
+    code, said = await git.push("HEAD:refs/heads/large")
+    assert code == 0, said
+    assert await forge.branch_head(stage.repo, "large") == sha
+    await git.run("init", "-q", "--bare", "bare")
+    for options in ((sha,), ("--depth=1", "refs/heads/main"), ("--filter=blob:none", "refs/heads/large")):
+        code, said = await git.run("-C", "bare", "fetch", "-q", git.remote, *options)
+        assert code == 0, said
+    code, said = await git.run("-C", "bare", "fetch", "-q", git.remote, "1" * 40)
+    assert (code, "not our ref" in said) == (128, True), said

@@ -63,6 +63,7 @@ class GitRepos:
         await self.run(git_dir, "init", "--quiet", "--bare", f"--initial-branch={default_branch}", str(git_dir))
         await self.run(git_dir, "config", "http.receivepack", "true")
         await self.run(git_dir, "config", "uploadpack.allowAnySHA1InWant", "true")
+        await self.run(git_dir, "config", "uploadpack.allowFilter", "true")
         hook = git_dir / "hooks" / "pre-receive"
         await asyncio.to_thread(_write_hook, hook)
 
