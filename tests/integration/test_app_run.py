@@ -46,6 +46,20 @@ async def test_a_lane_that_is_not_configured_is_refused(tmp_path: Path, dsn: str
     assert "configured here are claude" in said.err
 
 
+async def test_a_runner_that_could_not_push_is_refused(tmp_path: Path, dsn: str) -> None:
+    """Without a git credential, or without any forge, run ends with 3 before an agent has worked for nothing."""
+    path = config(tmp_path, NO_FORGE, token="a-token", dsn=dsn)
+    whole = path.read_text()
+    for text, says in (
+        (whole.replace('token_file = "token"\n', ""), "no git credential for forges.main"),
+        (whole.partition("[forges.main]")[0] + '[lanes.claude]\ncommand = ["true"]\n', "no forge is configured"),
+    ):
+        closed(path, text)
+        said = await tireless("run", "--lane", "claude", "--config", path, home=tmp_path)
+        assert said.code == 3, said
+        assert says in said.err
+
+
 async def test_an_agents_user_must_exist(tmp_path: Path, dsn: str) -> None:
     """run_as of nobody on this host ends with 3 and says how to create him."""
     path = config(tmp_path, NO_FORGE, token="a-token", dsn=dsn)
@@ -123,6 +137,8 @@ async def test_serve_outlives_its_forge_and_its_database(
         await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
         await serve.logged("job enqueued")
         await conn.execute(CUT)
+        # A poll that was cut off leaves its take behind, for two minutes: they pass.
+        await conn.execute("UPDATE repository SET take_until = clock_timestamp() WHERE take_until IS NOT NULL")
         await ask_for(place, "Sort gadgets", "tireless/go", "tireless/implement")
         await serve.logged("job enqueued", nth=2)
         assert await serve.stop(signal.SIGTERM) == 0

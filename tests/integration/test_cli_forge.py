@@ -101,12 +101,12 @@ async def test_one_repository_that_is_not_there_stops_no_other(desk: Desk, place
 
 
 async def test_an_unreachable_forge_fails_the_poll_in_words(desk: Desk, place: Place) -> None:
-    """The forge's address and what to check, exit 1, and nothing that was watched is dropped."""
+    """The forge's address and what to check, exit 5, and nothing that was watched is dropped."""
     await desk("poll")
     closed(desk.path, desk.path.read_text().replace(place.url, "http://127.0.0.1:1"))
     said = await desk("poll", "--json")
-    assert said.code == 1
-    assert any("cannot be reached" in text for text in said.data["failed"].values())
+    assert said.code == 5
+    assert "forge main (http://127.0.0.1:1) cannot be reached" in said.err
     listed = (await desk("repos", "ls", "--json")).data["repositories"]
     assert [(each["repo"], each["tracked"]) for each in listed] == [(REPOSITORY, True)]
 

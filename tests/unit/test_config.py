@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tireless.config import format_duration, load, parse_duration
+from tireless.config.read import password_of
 from tireless.domain.job import Kind
 from tireless.domain.labels import LabelScheme
 from tireless.errors import ConfigError
@@ -151,6 +152,34 @@ def test_a_secret_never_shows_in_a_printed_configuration(write: Write, tmp_path:
         assert "s3cret-token" not in shown
         assert "dbpassword" not in shown
     assert settings.database.address == "postgresql://u:dbpassword@h/d"
+
+
+def test_all_that_is_secret_is_known_to_the_redactor(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens, the database's password as it really is, and the keys a lane hands to its agent; not its LANG."""
+    secret_file(tmp_path)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-the-agent")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    text = "[database]\nurl='postgresql://u:p%40ss:word@h/d'\n[forges.main]\nurl = 'http://x'\ntoken_file = 'token'\n"
+    settings = load(write(text + "[lanes.a]\nenv = ['ANTHROPIC_API_KEY', 'LC_ALL', 'NOT_SET_KEY']"))
+    assert settings.secrets() == ("p@ss:word", "s3cret-token", "sk-of-the-agent")
+
+
+@pytest.mark.parametrize(
+    ("address", "password"),
+    [
+        ("postgresql://u:secret@h/d", "secret"),
+        ("postgresql://u@h/d", None),
+        ("postgresql:///d?host=/run", None),
+        ("host=h password=secret dbname=d", "secret"),
+        ("host=h password = 'se cret' dbname=d", "se cret"),
+        ("postgresql://h/d?user=u&password=secret&x=1", "secret"),
+    ],
+)
+def test_a_password_is_found_in_every_form_of_address(address: str, password: str | None) -> None:
+    """URL, query and keyword form: what would make a file a secret, and what the redactor has to know."""
+    assert password_of(address) == password
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o622, 0o610])

@@ -13,7 +13,7 @@ from tireless.app.database import configured_url, existing_database, private_sta
 from tireless.app.forges import open_forges
 from tireless.app.loops import Loop, run_parts, schedule
 from tireless.app.page import build_page, page_socket
-from tireless.app.running import build_runner, check_leases, lane_commands
+from tireless.app.running import build_runner, check_leases, demand_credentials, lane_commands
 from tireless.app.serving import (
     LANE,
     build_loops,
@@ -28,7 +28,8 @@ from tireless.app.signals import Stage, until_told
 from tireless.app.told import Told
 from tireless.config import Settings
 from tireless.embedded import EmbeddedPostgres
-from tireless.errors import ConfigError, ForgeError
+from tireless.errors import ConfigError, ForgeError, ForgeUnavailable
+from tireless.forge.base import Forge
 from tireless.services.poller import Round
 from tireless.store import migrate
 from tireless.store.db import Pool, pool
@@ -76,6 +77,7 @@ async def run(settings: Settings, told: Told, *, lanes: Sequence[str], once: boo
     """A runner of these lanes, until a signal has drained it; `once`: until there is nothing left to claim."""
     url = configured_url(settings)
     lane_commands(settings, lanes)
+    demand_credentials(settings)
     (await migrate.check(url)).demand()
     stop, hurry = asyncio.Event(), asyncio.Event()
     await until_told(_run(settings, told, url, lanes, stop, hurry, once=once), _draining(stop, hurry))
@@ -181,8 +183,24 @@ async def poll_once(settings: Settings, told: Told, *, full: bool) -> Round:
         tracker = build_tracker(settings, db, forges)
         await tracker.tick()
         done = await build_poller(settings, db, forges).poll_once(full=full)
-        unresolved: Mapping[str, ForgeError] = {str(repo): error for repo, error in tracker.errors.items()}
-        return replace(done, failed={**{repo: str(error) for repo, error in unresolved.items()}, **done.failed})
+        failed = {str(repo): str(error) for repo, error in tracker.errors.items()} | dict(done.failed)
+        if failed and not done.polled:
+            await _demand_answer(forges)
+        return replace(done, failed=failed)
+
+
+async def _demand_answer(forges: Mapping[str, Forge]) -> None:
+    """Nothing could be polled: ForgeUnavailable if that is because no forge answers at all."""
+    for forge in forges.values():
+        try:
+            await forge.about()
+        except ForgeUnavailable as error:
+            silent = error
+        except ForgeError:
+            return
+        else:
+            return
+    raise silent
 
 
 async def sweep_once(settings: Settings) -> None:

@@ -102,8 +102,21 @@ def _user(name: str) -> tuple[RunAs | None, str | None]:
     return RunAs(uid=found.pw_uid, gid=found.pw_gid, groups=tuple(groups)), found.pw_dir
 
 
+def demand_credentials(settings: Settings) -> None:
+    """Each forge must be fetched from and pushed to: ConfigError before any agent has worked for nothing."""
+    if not settings.forges:
+        raise ConfigError(
+            "no forge is configured: add [forges.NAME] with the url and git_token_file, named as `serve` names it"
+        )
+    if closed := [name for name, section in settings.forges.items() if not section.git_token]:
+        raise ConfigError(
+            f"no git credential for {', '.join(f'forges.{name}' for name in closed)}: nothing could be pushed there; "
+            "write a token into a file, `chmod 600` it, and name it as git_token_file"
+        )
+
+
 def credentials(settings: Settings) -> Mapping[str, Credential]:
-    """What opens each forge's git; a forge without one is fetched from and pushed to as nobody."""
+    """What opens each forge's git."""
     return {
         name: Credential(section.git_user, section.git_token)
         for name, section in settings.forges.items()

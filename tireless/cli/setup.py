@@ -74,6 +74,8 @@ def remarks(settings: Settings) -> Iterator[str]:
     for name, forge in settings.forges.items():
         if forge.token is None:
             yield f"forges.{name} has no token: good for `run`, not for `serve` and `up`"
+        if forge.git_token is None:
+            yield f"forges.{name} has no git credential: `run` does not start without one"
         if not forge.repositories:
             yield f"forges.{name} names no repositories: add some there, or with `tireless repos add`"
         if urlsplit(forge.url).scheme == "http" and not _is_loopback(urlsplit(forge.url).hostname or ""):

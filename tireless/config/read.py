@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Self, get_args
+from urllib.parse import unquote
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -44,6 +46,9 @@ from tireless.errors import ConfigError
 ENV_PREFIX = "TIRELESS_"
 ENV_FILE = "TIRELESS_CONFIG"
 DEFAULT_FILE = Path("/etc/tireless/config.toml")
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL")
+"""Names of variables whose values are kept out of everything; a LANG or a PATH in its place would blank out words."""
 
 _FROM_FILE: ContextVar[dict[str, object] | None] = ContextVar("_FROM_FILE", default=None)
 
@@ -124,14 +129,15 @@ class Settings(BaseSettings):
         return self.runner.root or self.installation.state_dir / "work"
 
     def secrets(self) -> tuple[str, ...]:
-        """Every secret that was read, for the redactor of this process."""
-        found = {
-            secret
-            for forge in self.forges.values()
-            for secret in (forge.token, forge.webhook_secret, forge.git_token)
-            if secret
-        }
-        return tuple(sorted(found))
+        """Every secret this process was given, for its redactor: tokens, the database's password, agents' keys."""
+        found = [
+            secret for forge in self.forges.values() for secret in (forge.token, forge.webhook_secret, forge.git_token)
+        ]
+        found.append(password_of(self.database.address or ""))
+        # What a lane hands on to its agent comes back in the agent's output sooner or later.
+        names = {name for lane in self.lanes.values() for name in lane.env if _SECRET_NAME.search(name)}
+        found += [os.environ.get(name) for name in names]
+        return tuple(sorted({secret for secret in found if secret}))
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -196,7 +202,7 @@ def _refuse_shared_password(settings: Settings, data: dict[str, object], path: P
     inline = database.get("url") if isinstance(database, dict) else None
     if path is None or not isinstance(inline, str) or settings.database.url is None:
         return
-    if not has_password(inline):
+    if password_of(inline) is None:
         return
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
@@ -207,11 +213,14 @@ def _refuse_shared_password(settings: Settings, data: dict[str, object], path: P
         raise ConfigError(report([problem], path))
 
 
-def has_password(address: str) -> bool:
-    """Whether a connection string or URL carries a password."""
+def password_of(address: str) -> str | None:
+    """The password in a connection string or URL, as it was before it was written there; None without one."""
     rest = address.partition("://")[2]
     user = rest.partition("/")[0].rpartition("@")[0]
-    return ":" in user or "password=" in address
+    if ":" in user:
+        return unquote(user.partition(":")[2])
+    found = re.search(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&]+)", address)
+    return unquote(found[1].strip("'")) if found else None
 
 
 def _unknown_environment() -> Iterator[str]:
