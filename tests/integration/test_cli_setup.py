@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from psycopg import sql
 
-from tests.support.cli import COMMAND, closed, environment, tireless
+from tests.support.cli import COMMAND, closed, environment, inside, tireless
 from tests.support.place import Place, a_place, config
 from tireless.forge.person import make_token
 from tireless.store.db import connect, ensure_database, shown, with_database
@@ -59,7 +59,8 @@ async def test_a_bad_secret_file_is_a_sentence(tmp_path: Path, mode: int | None,
     else:
         (tmp_path / "token").chmod(mode)
     for command in ("check-config", "doctor", "serve", "up", "poll"):
-        said = await tireless(command, "--config", path, home=tmp_path)
+        start = tireless if command == "serve" else inside
+        said = await start(command, "--config", path, home=tmp_path)
         assert said.code == 3, command
         assert says in said.err
         assert str(tmp_path / "token") in said.err
@@ -130,7 +131,7 @@ async def test_without_a_database_what_to_set_is_told(tmp_path: Path, command: s
     """Commands that need a database of one's own end with 3 and name both ways to set it; none makes an empty one."""
     path = config(tmp_path, "http://127.0.0.1:1", token="a-secret-token")
     words = [command, "--lane", "claude"] if command == "run" else [command]
-    said = await tireless(*words, "--config", path, home=tmp_path)
+    said = await inside(*words, "--config", path, home=tmp_path)
     assert said.code == 3
     assert "url_file" in said.err
     assert "TIRELESS_DATABASE__URL" in said.err
@@ -142,7 +143,7 @@ async def test_an_unreachable_database_is_told(tmp_path: Path, command: str) -> 
     """Nobody listens at the database's address: exit 5, the address without its password."""
     dsn = "postgresql://tireless:pass-word@127.0.0.1:1/d"
     path = config(tmp_path, "http://127.0.0.1:1", token="a-secret-token", dsn=dsn)
-    said = await tireless(command, "--config", path, home=tmp_path)
+    said = await inside(command, "--config", path, home=tmp_path)
     assert said.code == 5
     assert "postgresql://tireless@127.0.0.1:1/d" in said.err
     assert "pass-word" not in said.err
