@@ -72,6 +72,34 @@ async def test_a_label_becomes_a_pull_request(home: Path, place: Place) -> None:
     assert await left_over(home) == []
 
 
+async def test_draining_lets_the_last_work_be_delivered(home: Path, place: Place) -> None:
+    """Told to stop while an agent works, `up` waits for it and ends with 0; what is left the next start delivers."""
+    flag, go = home / "started", home / "go"
+    slow = f"""
+import pathlib, time
+pathlib.Path({str(flag)!r}).touch()
+while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.05)
+"""
+    path = config(home, place.url, token=place.bot.token, command=agent(home, slow + AGENT))
+    async with Running("up", "--config", path, home=home) as up:
+        await up.logged("page opened")
+        await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
+        while not flag.exists():  # noqa: ASYNC110 - a file cannot be awaited
+            await asyncio.sleep(0.05)
+        up.process.send_signal(signal.SIGTERM)
+        await up.logged("draining began")
+        go.touch()
+        assert (await up.logged("attempt finished"))["outcome"] == "done"
+        assert await asyncio.wait_for(up.process.wait(), 60) == 0
+    opened = await seen(place, "POST", r"/repos/alice/project/pulls$")
+    if not await place.alice.pulls(REPOSITORY):
+        async with Running("up", "--config", path, home=home) as up:
+            await asyncio.wait_for(opened.wait(), 60)
+            assert await up.stop() == 0
+    assert len(await place.alice.pulls(REPOSITORY)) == 1
+    assert await left_over(home) == []
+
+
 async def test_a_second_signal_gives_running_work_back(home: Path, place: Place) -> None:
     """Draining waits for the agent; one more signal stops it, and its attempt does not count."""
     flag = home / "started"

@@ -100,6 +100,18 @@ async def test_one_repository_that_is_not_there_stops_no_other(desk: Desk, place
     assert "alice/nowhere is not on forge main, or the bot may not see it: check the name" in said.out
 
 
+async def test_other_lanes_than_those_of_serve_judge_nothing(desk: Desk, place: Place) -> None:
+    """A poll under another configuration would send jobs elsewhere: exit 3, and nothing was closed or moved."""
+    await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
+    assert (await desk("poll", "--json")).data["made"] == 1
+    closed(desk.path, desk.path.read_text().replace("[lanes.claude]", "[lanes.other]"))
+    said = await desk("poll")
+    assert said.code == 3
+    assert "the lanes here (other) are not those that `serve` configured (claude)" in said.err
+    lanes = (await desk("lanes", "ls", "--json")).data["lanes"]
+    assert [(each["name"], each["configured"], each["pending"]) for each in lanes] == [("claude", True, 1)]
+
+
 async def test_an_unreachable_forge_fails_the_poll_in_words(desk: Desk, place: Place) -> None:
     """The forge's address and what to check, exit 5, and nothing that was watched is dropped."""
     await desk("poll")

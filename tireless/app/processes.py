@@ -33,7 +33,7 @@ from tireless.forge.base import Forge
 from tireless.services.poller import Round
 from tireless.store import migrate
 from tireless.store.db import Pool, pool
-from tireless.store.lanes import sync_lanes
+from tireless.store.lanes import lane_rows, sync_lanes
 from tireless.web.server import serve as serve_web
 from tireless.web.server import url_of
 
@@ -131,18 +131,15 @@ async def up(settings: Settings, told: Told) -> None:
                 _log.info("database migrated", applied=applied)
             async with _pool(settings, url, "up") as db:
                 await _configure_lanes(settings, db)  # before the runner asks for them
-            stop, hurry = asyncio.Event(), asyncio.Event()
+            stop, hurry, drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-            async def both() -> None:
-                await run_parts(
-                    {
-                        "services": _serve(settings, told, url, sock, stop),
-                        "runner": _run(settings, told, url, lanes, stop, hurry, once=False),
-                    },
-                    stop,
-                )
+            async def work() -> None:
+                await _run(settings, told, url, lanes, stop, hurry, once=False)
+                drained.set()
 
-            await until_told(both(), _draining(stop, hurry))
+            # The services go on until the last agent has ended: what it made is to be delivered, and shown.
+            parts = {"services": _serve(settings, told, url, sock, drained), "runner": work()}
+            await until_told(run_parts(parts, stop), _draining(stop, hurry))
 
 
 @contextlib.asynccontextmanager
@@ -174,12 +171,11 @@ def _with_command(settings: Settings) -> list[str]:
 # ------------------------------------------------------------------------------------------------ once
 
 
-async def poll_once(settings: Settings, told: Told, *, full: bool) -> Round:
+async def poll_once(settings: Settings, *, full: bool) -> Round:
     """Find the configured repositories, poll every watched one now, answer due looks; what came of it."""
-    del told
     _demand_forges(settings)
     async with existing_database(settings) as url, _pool(settings, url, "poll") as db, open_forges(settings) as forges:
-        await _configure_lanes(settings, db)
+        await _agree_on_lanes(settings, db)
         tracker = build_tracker(settings, db, forges)
         await tracker.tick()
         done = await build_poller(settings, db, forges).poll_once(full=full)
@@ -228,6 +224,22 @@ async def _configure_lanes(settings: Settings, db: Pool) -> None:
     async with db.connection() as conn:
         if closed := await sync_lanes(conn, settings.lane_values):
             _log.warning("lanes closed, they are gone from the configuration", lanes=closed)
+
+
+async def _agree_on_lanes(settings: Settings, db: Pool) -> None:
+    """Lanes are `serve`'s to configure. Judging issues by others would send their jobs elsewhere: ConfigError.
+
+    Where no `serve` has ever been, ours are written.
+    """
+    async with db.connection() as conn:
+        known = {row.name for row in await lane_rows(conn) if row.configured}
+    if not known:
+        await _configure_lanes(settings, db)
+    elif known != set(settings.lanes):
+        raise ConfigError(
+            f"the lanes here ({', '.join(settings.lanes) or 'none'}) are not those that `serve` configured "
+            f"({', '.join(sorted(known))}): use the configuration of `serve`, or start it again with this one"
+        )
 
 
 @contextlib.contextmanager

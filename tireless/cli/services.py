@@ -64,7 +64,7 @@ def poll(frame: Frame, full: bool, once: bool) -> int:
     """Poll every watched repository now, due or not. Exit code 1 when one of them failed."""
     del once
     frame.configure_log("warning")
-    done = run(processes.poll_once(frame.settings, frame.told, full=full))
+    done = run(processes.poll_once(frame.settings, full=full))
     frame.show(done, lambda: _told(done))
     return FAILED if done.failed else 0
 
