@@ -121,11 +121,31 @@ def test_any_text_is_taken(text: str) -> None:
         ("~~~~\n```\n~~~", "~~~~\n```\n~~~\n~~~~"),
         ("``` not `a fence", "``` not `a fence"),
         ("````\n```\n````", "````\n```\n````"),
+        ("- a\n\n```py\nb", "- a\n\n```py\nb\n```"),
+        ("- - -\n  ```\nb", "- - -\n  ```\nb\n```"),
     ],
 )
 def test_an_open_fence_is_closed(text: str, closed: str) -> None:
     """What follows an agent's text is never inside its code block."""
     assert close_fence(text) == closed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- ```sh\n  make\n  ```",
+        "1. ```\n   make\n   ```\nend",
+        "- a\n  ```\n  make",
+        "- a\n  - b\n\n    ```\n    make",
+        "* - ```\n    make\n\n    ```",
+        "-\t```\n\tmake\n\t```",
+        "> ```\n> make",
+        "a\n\n    ```\n    make",
+    ],
+)
+def test_a_fence_in_a_list_or_quotation_ends_with_it(text: str) -> None:
+    """Nothing is added for one: at the margin it would open a block that swallows the closing line after it."""
+    assert close_fence(text) == text
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:

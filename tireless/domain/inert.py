@@ -24,6 +24,8 @@ _ADDRESS = re.compile(r"(/(?:issues|pulls|pull)/)(?=[0-9])", re.IGNORECASE)
 _HIDDEN = re.compile(r"<(?=[!?]|(?:pre|script|style|textarea)\b)", re.IGNORECASE)
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+_ITEM = re.compile(r" {0,3}(?:[-*+]|[0-9]{1,9}[.)])(?: {1,4}(?=[^ ])| |$)")
+_RULE = re.compile(r" {0,3}([-*_]) *(?:\1 *){2,}")
 
 
 def neutralise(text: str) -> str:
@@ -55,19 +57,29 @@ def cut(text: str, limit: int, *, said: str = "(cut here)") -> str:
 
 
 def close_fence(text: str) -> str:
-    """`text` with a code fence that is still open at its end closed: what is written after it is no code."""
-    fence = ""
-    for line in text.split("\n"):
-        found = _FENCE.fullmatch(line)
+    """`text` with a code fence that is still open at its end closed: what is written after it is no code.
+
+    A fence within a list ends with its item, at the first line outside: to close it would open another one.
+    """
+    fence, items = "", [0]  # where the text of each list item begins, outermost first, the margin before all
+    for line in (each.expandtabs(4) for each in text.split("\n") if each.strip()):
+        while len(line) - len(line.lstrip(" ")) < items[-1]:
+            items.pop()
+            fence = ""
+        rest = line[items[-1] :]
+        while not fence and (item := _ITEM.match(rest)) and not _RULE.fullmatch(rest):
+            items.append(items[-1] + max(item.end(), len(item[0].rstrip()) + 1))
+            rest = rest[item.end() :]
+        found = _FENCE.fullmatch(rest)
         if found is None:
             continue
-        marks, rest = found[1], found[2].strip()
+        marks, said = found[1], found[2].strip()
         if not fence:
-            if marks[0] == "~" or "`" not in rest:
+            if marks[0] == "~" or "`" not in said:
                 fence = marks
-        elif marks[0] == fence[0] and len(marks) >= len(fence) and not rest:
+        elif marks[0] == fence[0] and len(marks) >= len(fence) and not said:
             fence = ""
-    return f"{text}\n{fence}" if fence else text
+    return f"{text}\n{fence}" if fence and len(items) == 1 else text
 
 
 def quote(text: str) -> str:
