@@ -17,16 +17,17 @@ _MARKS = {True: "ok", False: "NO", None: "-"}
 
 @click.command("explain")
 @click.argument("reference", metavar="OWNER/REPO#N")
+@click.option("--all", "everything", is_flag=True, help="Also list the conditions that were not reached.")
 @printing
 @pass_frame
-def explain(frame: Frame, reference: str) -> int:
-    """Why an issue is being worked on, or is not: every condition in order, with the next step.
+def explain(frame: Frame, reference: str, everything: bool) -> int:
+    """Why an issue is being worked on, or is not: the answer, then every condition in order, with the next step.
 
     Reads what is stored: `tireless poll` first if the forge was changed just now. Exit code 4 for an issue that is not
     known here.
     """
     found = run(_explain(frame, reference))
-    frame.show(_data(found), lambda: _told(found))
+    frame.show(_data(found), lambda: _told(found, everything=everything))
     return NOT_FOUND if found.first is not None and found.first.gate.code in _UNKNOWN else 0
 
 
@@ -70,15 +71,19 @@ def _data(found: Explanation) -> dict[str, object]:
     }
 
 
-def _told(found: Explanation) -> str:
+def _told(found: Explanation, *, everything: bool) -> str:
+    """The answer first; how it was come to is below it."""
     lines = [f"{found.repo}#{found.number}  {found.title or ''}".rstrip(), *([found.url] if found.url else [])]
     if found.job_id is not None:
         reason = f" ({found.reason})" if found.reason else ""
         lines.append(f"job {found.job_id}: {found.state}{reason}, {found.kind}, lane {found.lane}")
-    lines += ["", *(_gate(each) for each in found.gates), ""]
+    lines += ["", _sum(found)]
     lines += [f"warning: {each}" for each in found.warnings]
     lines += [f"the lane cannot be started on {host}" for host in found.held_hosts]
-    lines.append(_sum(found))
+    reached = [each for each in found.gates if everything or each.passed is not None]
+    lines += ["", *(_gate(each) for each in reached)]
+    if left := len(found.gates) - len(reached):
+        lines.append(f"    {left} more conditions were not reached (--all lists them)")
     return "\n".join(lines)
 
 

@@ -36,7 +36,7 @@ GATES: tuple[Gate, ...] = (
     Gate("cannot_tell", "is it clear who asked?"),
     Gate("stranger", "did a person who may ask put the labels on?"),
     Gate("no_opt_in", "did a person opt in?"),
-    Gate("is_child_waiting", "did a person opt in?"),
+    Gate("is_child_waiting", "did a person opt in to what a plan proposed?"),
     Gate("no_mode", "is a mode set?"),
     Gate("too_early", "was it asked after the repository was watched without opt-in?"),
     Gate("no_lane", "does a lane take this kind?"),
