@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tireless.demo.story import BOT, OWNER, REPOSITORY, SCENES, STRANGER, Scene
@@ -33,14 +33,16 @@ async def settle_in(admin: Person, *, suffix: str = "") -> Town:
     return Town(owner, stranger, bot, repository)
 
 
-async def act(town: Town, *, later: Callable[[], Awaitable[None]]) -> dict[int, Scene]:
+async def act(
+    town: Town, *, later: Callable[[], Awaitable[None]], scenes: Sequence[Scene] = SCENES
+) -> dict[int, Scene]:
     """File and label every issue of the story; which number plays which scene.
 
     `later` lets the forge's clock move on by more than a second, the resolution of its stamps.
     """
     ids = await label_ids(town)
     cast: dict[int, Scene] = {}
-    for scene in SCENES:
+    for scene in scenes:
         author = town.stranger if scene.author == STRANGER else town.owner
         wanted = [ids[name] for name in scene.labels]
         if scene.by_form:
