@@ -13,6 +13,7 @@ import logging
 import sys
 from typing import TextIO
 
+import stamina.instrumentation
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -61,12 +62,17 @@ def configure(
         )
     )
     _install(handler, number)
+    stamina.instrumentation.set_on_retry_hooks([_repeated])
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:
     """The logger of a module: `log = get(__name__)` at its head."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
     return logger
+
+
+def _repeated(details: stamina.instrumentation.RetryDetails) -> None:
+    get("stamina").warning("call repeated", error=str(details.caused_by), again_in_s=round(details.wait_for, 1))
 
 
 class OurHandler(logging.StreamHandler[TextIO]):

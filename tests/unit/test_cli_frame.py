@@ -11,6 +11,7 @@ from uuid import UUID
 
 import click
 import pytest
+import stamina
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -140,6 +141,28 @@ def test_what_is_printed_is_redacted_either_way(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == "token [redacted]\n"
     assert run_main(group, ["show", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"token": "[redacted]"}
+
+
+def test_what_is_logged_meanwhile_is_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A call repeated while a command works is told on standard error; the JSON stays one object."""
+
+    @click.command("show")
+    @printing
+    @pass_frame
+    def show(frame: Frame) -> None:
+        assert frame.settings.forges == {}
+        for attempt in stamina.retry_context(on=OSError, attempts=2, wait_initial=0, wait_jitter=0):
+            with attempt:
+                if attempt.num == 1:
+                    raise OSError("no answer")
+        frame.show({"ok": True}, "fine")
+
+    file = tmp_path / "tireless.toml"
+    file.write_text("")
+    assert run_main(click.Group(commands={"show": show}), ["show", "--json", "--config", str(file)]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"ok": True}
+    assert "call repeated" in said.err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+import stamina
 import structlog
 
 from tireless.errors import ConfigError
@@ -117,6 +118,17 @@ def test_configuring_again_replaces_and_doubles_nothing() -> None:
     assert first.getvalue() == ""
     assert [line["event"] for line in lines(second)] == ["lane held"]
     assert sum(isinstance(handler, OurHandler) for handler in logging.getLogger().handlers) == 1
+
+
+def test_a_call_that_is_repeated_is_told_in_our_words() -> None:
+    """The library that repeats calls logs as we do: a fixed phrase, the error as a field, no secret."""
+    out = logged("WARNING")
+    for attempt in stamina.retry_context(on=OSError, attempts=2, wait_initial=0, wait_jitter=0):
+        with attempt:
+            if attempt.num == 1:
+                raise OSError(f"no answer to {TOKEN}")
+    (line,) = lines(out)
+    assert (line["event"], line["error"], line["level"]) == ("call repeated", f"no answer to {MASK}", "warning")
 
 
 def test_an_unknown_level_is_refused() -> None:

@@ -47,6 +47,7 @@ class Frame:
         if self._settings is None:
             self._settings = config.load(self.config_file)
             self.redactor = Redactor(self._settings.secrets())
+            self.configure_log("warning")  # else libraries would write to standard output, among the data
         return self._settings
 
     @property
