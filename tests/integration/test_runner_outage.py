@@ -176,7 +176,9 @@ async def test_claim_answered_after_its_deadline_is_lost(bench: Bench) -> None:
     (claim,) = await claim_next(bench.conn, ["claude"], runner=RunnerId("r1", "h1", uuid4()))
     before = await bench.row(made)
     held = runner.leases.hold(claim, sent=boottime() - claim.lease_s)
+    asked = bench.loopback.last_request
     assert await runner.worker.work(held) == Worked()
+    assert bench.loopback.requests(after=asked) == []
     assert await bench.row(made) == before
     assert await bench.outcomes(made) == [None]
     assert bench.script.recorded() == []

@@ -14,6 +14,7 @@ from tests.support.agents import Step, commit, dies, dump, exits, result, say, w
 from tests.support.forges import *  # noqa: F403 - fixtures
 from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench
+from tireless.services.work import Worker
 
 PAINT = [say("at work"), write("a.txt", "red\n"), commit("Paint it"), result("done", summary="Painted.")]
 NEVER_BY_ITSELF: dict[str, Any] = {"backoff_base_s": 3600.0, "backoff_cap_s": 3600.0}
@@ -300,3 +301,23 @@ async def test_host_that_can_run_nothing_claims_slowly(bench: Bench) -> None:
     pause = await rows.value(bench.conn, query)
     assert isinstance(pause, float)
     assert pause >= 1.0
+
+
+class _Punctual(Worker):
+    """Waits the whole of every backoff."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, jitter=lambda: 1.0)
+
+
+@pytest.mark.parametrize(("claims_before", "waits_s"), [(0, 100.0), (3, 800.0)])
+async def test_fault_of_ours_is_tried_again_less_often_each_time(
+    bench: Bench, claims_before: int, waits_s: float
+) -> None:
+    """An attempt that no agent ran in counts nothing, and still each claim in vain doubles the wait."""
+    await rows.lane(bench.conn, backoff_base_s=100.0, backoff_cap_s=10_000.0)
+    await rows.repository(bench.conn, bench.stage.path, clone_url=f"{bench.stage.url}/acme/nothing.git")
+    made = await bench.job([exits(40)], claim_no=claims_before)
+    await bench.work(worker_type=_Punctual)
+    query = "SELECT extract(epoch FROM not_before - clock_timestamp())::float8 FROM job WHERE id = %(id)s"
+    assert await rows.value(bench.conn, query, id=made.job_id) == pytest.approx(waits_s, abs=20)

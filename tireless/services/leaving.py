@@ -60,8 +60,8 @@ class Leaver:
             return ending
         failed = await self._push(held, prepared, remote, verdict.commit)
         if failed is None:
-            answer = await self._speaker.say(held, lambda conn: mark_pushed(conn, job_id, token))
-            return None if answer is Answer.LOST else ending
+            await self._speaker.say(held, lambda conn: mark_pushed(conn, job_id, token))
+            return ending  # lost meanwhile? The settle is told so.
         kept = await self._keep(prepared, verdict.commit)
         _log.warning("work not pushed", reason=failed, kept=kept)
         match held.called_off:
