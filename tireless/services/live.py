@@ -52,6 +52,7 @@ class Live:
         while not self._over.is_set():
             await first_of(self._over, timeout_s=self._flush_s)
             await self._flush()
+        await self._flush()  # a run may be over before this task has begun
 
     async def _flush(self) -> None:
         """Send what there is; what cannot be sent is lost."""
