@@ -58,6 +58,21 @@ async def test_from_nothing_to_a_clean_bill(desk: Desk, place: Place) -> None:
     assert sorted(names) == sorted(wanted)
 
 
+async def test_doctor_sees_what_only_the_rows_know(desk: Desk, place: Place, conn: Connection) -> None:
+    """A repository added while it ran is looked at too; a lane that is gone from the configuration, with jobs."""
+    await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
+    await desk("poll")
+    await place.alice.create_repository("second")
+    await place.alice.add_collaborator("alice/second", place.bot.login)
+    assert (await desk("repos", "add", "alice/second")).code == 0
+    await conn.execute("UPDATE lane SET configured = false")
+    said = await desk("doctor", "--json")
+    found = {(each["code"], each["subject"]): each["text"] for each in said.data["findings"]}
+    assert ("labels_missing", "main:alice/second") in found
+    assert "1 job waits in it" in found["lane_closed", "lane claude"]
+    assert said.code == 6
+
+
 async def labels_of(place: Place) -> list[dict[str, object]]:
     """The labels of alice's project."""
     found = (await place.alice.api("GET", f"/repos/{REPOSITORY}/labels", page=1, limit=50)).sequence()

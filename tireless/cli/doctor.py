@@ -11,10 +11,13 @@ from tireless.app.forges import configured_repositories, open_forges
 from tireless.cli.frame import Frame, pass_frame, printing, run
 from tireless.cli.setup import remarks
 from tireless.config import Settings
+from tireless.domain.issue import RepoRef
 from tireless.errors import ConfigError, TirelessError
 from tireless.services.setup import Expected, Finding, Level, check_forge
 from tireless.store import migrate as migrations
-from tireless.store.db import shown
+from tireless.store.db import connect, shown
+from tireless.store.lanes import lane_rows
+from tireless.store.repos import tracked_repos
 
 FAULTY = 6
 
@@ -37,34 +40,56 @@ def doctor(frame: Frame) -> int:
 
 async def _findings(settings: Settings) -> list[Finding]:
     findings = [Finding(Level.REMARK, "configuration", "configuration", text) for text in remarks(settings)]
-    findings += await _database(settings)
-    findings += await _forges(settings)
+    watched: list[RepoRef] = []
+    findings += await _database(settings, watched)
+    findings += await _forges(settings, list(dict.fromkeys([*configured_repositories(settings), *watched])))
     return findings
 
 
-async def _database(settings: Settings) -> list[Finding]:
+async def _database(settings: Settings, watched: list[RepoRef]) -> list[Finding]:
+    """The database and what only its rows know; adds the repositories that are watched to `watched`."""
     try:
         async with existing_url(settings) as url:
             subject = shown(url)
             status = await migrations.check(url)
+            try:
+                status.demand()
+            except TirelessError as error:
+                return [Finding(Level.FAULT, "schema", subject, str(error))]
+            lanes = await _rows(url, watched)
     except ConfigError as error:
         return [Finding(Level.FAULT, "no_database", "database", str(error))]
     except TirelessError as error:
         return [Finding(Level.FAULT, "database_unreachable", "database", str(error))]
+    return [Finding(Level.FINE, "database_ready", subject, f"reachable, schema {status.applied[-1]}"), *lanes]
+
+
+async def _rows(url: str, watched: list[RepoRef]) -> list[Finding]:
+    conn = await connect(url, application_name="tireless doctor")
     try:
-        status.demand()
-    except TirelessError as error:
-        return [Finding(Level.FAULT, "schema", subject, str(error))]
-    return [Finding(Level.FINE, "database_ready", subject, f"reachable, schema {status.applied[-1]}")]
+        watched += [row.ref for row in await tracked_repos(conn)]
+        lanes = await lane_rows(conn)
+    finally:
+        await conn.close()
+    found = []
+    for lane in lanes:
+        if not lane.configured and (jobs := lane.pending + lane.waiting):
+            wait = "1 job waits" if jobs == 1 else f"{jobs} jobs wait"
+            text = (
+                f"it is gone from the configuration of `serve`, and {wait} in it (`tireless jobs ls --lane "
+                f"{lane.name}`): configure it again, or `tireless jobs reroute JOB LANE`"
+            )
+            found.append(Finding(Level.FAULT, "lane_closed", f"lane {lane.name}", text))
+    return found
 
 
-async def _forges(settings: Settings) -> list[Finding]:
+async def _forges(settings: Settings, wanted: list[RepoRef]) -> list[Finding]:
     expected = Expected(settings.labels.scheme, settings.lane_values, settings.asking.allow)
     findings: list[Finding] = []
     try:
         async with open_forges(settings) as forges:
             for name, forge in forges.items():
-                repositories = [repo for repo in configured_repositories(settings) if repo.forge == name]
+                repositories = [repo for repo in wanted if repo.forge == name]
                 findings += await check_forge(forge, repositories, expected)
     except ConfigError as error:
         findings.append(Finding(Level.FAULT, "no_token", "configuration", str(error)))
