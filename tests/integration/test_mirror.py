@@ -302,14 +302,30 @@ async def test_a_fresh_database_finds_the_comment_and_keeps_its_marks(both: Both
     made, number = await queued(both)
     asked = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     await rows.change(both.conn, "issue", made.issue_id, answered_event=77, answered_time=asked)
+    await rows.change(both.conn, "job", made.job_id, state="cancelled", reason="operator", finished_at=asked)
     await drain(both.mirror().tick)
+    assert read_marker((await shown(both, number))[1]) == Marker("tireless/", number, 77, asked)
     await both.conn.execute("DELETE FROM mirror")
     await rows.change(
         both.conn, "issue", made.issue_id, answered_event=5, answered_time=datetime(2025, 1, 1, tzinfo=UTC)
     )
     await drain(both.mirror().tick)
-    marker = read_marker((await shown(both, number))[1])
-    assert marker == Marker("tireless/", number, 77, asked)
+    assert read_marker((await shown(both, number))[1]) == Marker("tireless/", number, 77, asked)
+
+
+async def test_what_was_not_worked_on_yet_is_not_marked_answered(both: Both) -> None:
+    """While a job waits or runs its comment keeps the marks from before, so that a fresh database makes it again."""
+    made, number = await queued(both)
+    asked = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    await rows.change(both.conn, "issue", made.issue_id, answered_event=77, answered_time=asked)
+    await drain(both.mirror().tick)
+    assert read_marker((await shown(both, number))[1]) == Marker("tireless/", number)
+    await rows.change(both.conn, "job", made.job_id, state="waiting", hold=True)
+    await drain(both.mirror().tick)
+    assert read_marker((await shown(both, number))[1]) == Marker("tireless/", number)
+    await rows.change(both.conn, "job", made.job_id, state="cancelled", reason="operator", finished_at=asked)
+    await drain(both.mirror().tick)
+    assert read_marker((await shown(both, number))[1]) == Marker("tireless/", number, 77, asked)
 
 
 async def test_a_fresh_database_unsays_nothing(both: Both) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tireless import log
 from tireless.domain.comments import TWIN, Marker, Picture, Voice, own_comments, tell
 from tireless.domain.issue import Comment, IssueState, Snapshot
-from tireless.domain.job import Status
+from tireless.domain.job import State, Status
 from tireless.domain.labels import label_specs, read, status_diff, status_label
 from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import Forge
@@ -279,9 +279,13 @@ class _Showing:
 
 
 def _with_marks(picture: Picture, markers: list[Marker]) -> Picture:
-    """The picture with answered marks not below those on the forge: a fresh database takes them from there."""
-    event = max([picture.answered_event, *(marker.answered_event for marker in markers)])
-    times = [picture.answered_time, *(marker.answered_time for marker in markers)]
+    """The picture with answered marks not below those on the forge: a fresh database takes them from there.
+
+    While its job waits or runs, no request of this issue is answered for good: a fresh database must make it again.
+    """
+    rests = picture.job is not None and picture.job.state in (State.PENDING, State.WAITING, State.CLAIMED)
+    event = max([0 if rests else picture.answered_event, *(marker.answered_event for marker in markers)])
+    times = [None if rests else picture.answered_time, *(marker.answered_time for marker in markers)]
     return replace(
         picture, answered_event=event, answered_time=max((each for each in times if each is not None), default=None)
     )
