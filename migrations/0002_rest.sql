@@ -57,8 +57,9 @@ BEGIN
 END $$;
 CREATE TRIGGER job_rest_insert BEFORE INSERT ON job FOR EACH ROW
   WHEN (NEW.state IN ('pending', 'waiting')) EXECUTE FUNCTION job_rest();
+-- Not when its predecessor is pruned: that is nobody's word about this job, and no transition.
 CREATE TRIGGER job_rest_update BEFORE UPDATE ON job FOR EACH ROW
-  WHEN (NEW.state IN ('pending', 'waiting')) EXECUTE FUNCTION job_rest();
+  WHEN (NEW.state IN ('pending', 'waiting') AND NEW.rerun_of IS NOT DISTINCT FROM OLD.rerun_of) EXECUTE FUNCTION job_rest();
 
 CREATE FUNCTION job_terminal() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

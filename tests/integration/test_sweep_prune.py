@@ -51,6 +51,21 @@ async def test_what_outlives_its_job(conn: Connection) -> None:
     assert len(await rows.rows(conn, "SELECT 1 FROM verdict")) == 1
 
 
+async def test_pruning_moves_no_job_that_ran_the_pruned_one_again(conn: Connection) -> None:
+    """A rerun that is due, even an exhausted one, rests as it did: that a row before it went is no transition."""
+    made = await rows.job(conn, state="failed")
+    later = await rows.value(conn, "SELECT clock_timestamp() + interval '1 h'")
+    waits = {"not_before": later, "not_before_reason": "backoff", "attempts": 3, "claim_no": 3}
+    rerun = await rows.job(conn, issue_id=made.issue_id, rerun_of=made.job_id, state="waiting", **waits)
+    await conn.execute("ALTER TABLE job DISABLE TRIGGER USER")
+    await conn.execute("UPDATE job SET not_before = clock_timestamp() - interval '1 s' WHERE not_before IS NOT NULL")
+    await conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
+    await age(conn, made, 365)
+    assert await prune(conn, retention_days=90) == 2
+    job = await rows.row(conn, "job", rerun.job_id)
+    assert (job["state"], job["reason"], job["rerun_of"]) == ("waiting", "backoff", None)
+
+
 async def test_live_jobs_and_their_requests_stay(conn: Connection) -> None:
     """However old a request is, while a job answers it both stay."""
     live = [
