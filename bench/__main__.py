@@ -63,20 +63,23 @@ def subjects(at: Place, sizes: Sizes) -> tuple[list[Subject], list[str]]:
 
 def measure(at: Place, taking_part: Sequence[Subject], sizes: Sizes, *, only: str = "", say: Say) -> Figures:
     """Everything, in rounds: first with empty tables, then beside a history."""
-    figures = Figures()
+    figures, begun = Figures(), time.monotonic()
     for subject in taking_part:
         asyncio.run(subject.prepare())
-    # One right after the other what is compared.
-    chosen = sorted(
-        (m for s in taking_part for m in s.measures() if _wanted(m, only)), key=lambda m: GROUPS.index(m.group)
-    )
-    for history, rounds in ((0, sizes.rounds), (sizes.history, sizes.history_rounds)):
+    wanted = (each for subject in taking_part for each in subject.measures() if _wanted(each, only))
+    chosen = sorted(wanted, key=lambda each: GROUPS.index(each.group))
+    for history, rounds, until in (
+        (0, sizes.rounds, begun + sizes.patience_s / 2),
+        (sizes.history, sizes.history_rounds, begun + sizes.patience_s),
+    ):
         if history:
             for subject in taking_part:
                 say(f"{subject.name}: {history:,} finished jobs")
                 asyncio.run(subject.fabricate(history))
         asyncio.run(at.settle_down())
         for turn in range(rounds):
+            if turn and time.monotonic() > until:
+                break
             for each in chosen:
                 samples = each.round()
                 figures.add(each, history, samples)
@@ -130,7 +133,7 @@ def main(*, quick: bool, as_object: bool, only: str, out: Path, check: bool) -> 
         click.echo(json.dumps(as_json(figures, around), indent=2, ensure_ascii=False))
     else:
         click.echo(f"{figure_table(figures)}\n\n{ratio_table(ratios(figures))}\n\n{around.took_s:.0f} s")
-    if check and not all(ratio.met for ratio in ratios(figures)):
+    if check and any(ratio.met is False for ratio in ratios(figures)):
         sys.exit(1)
 
 

@@ -81,7 +81,12 @@ class Bare:
         label = "pgbench, claim + finish"
         return [
             Measure(
-                BARE, f"pair {clients}", group, f"{label}, {clients} clients", "jobs/s", partial(self._pairs, clients)
+                BARE,
+                f"pair {clients}",
+                group,
+                f"{label}, {clients} client{'s' if clients > 1 else ''}",
+                "jobs/s",
+                partial(self._pairs, clients),
             )
             for clients, group in zip((16, 4, 1), GROUPS[:3], strict=True)
         ]

@@ -69,7 +69,7 @@ class PgQueuer:
         return [
             self._measure("drain 1", GROUPS[0], "batches of 1", partial(self._drain, 1)),
             self._measure("drain limited", GROUPS[0], limited, partial(self._drain, 10, LIMIT)),
-            self._measure("claim 10", "batches", "dequeues of 10, one connection, none finished", self._dequeue),
+            self._measure("claim 10", "batches", "dequeues of 10, 1 connection, none finished", self._dequeue),
             self._measure(
                 "drain 10", "batches", "batches of 10 (its default), ends buffered", partial(self._drain, 10)
             ),

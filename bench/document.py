@@ -29,7 +29,8 @@ APART = """## What is not comparable
   with one partial index, no attempt, no event, no check of a limit. A server on another machine changes every ratio.
 - **procrastinate** writes an event row at each of three transitions and sends two notifications an insert. A worker of
   it fetches one job at a time, so several workers in one process are faster than one with many slots. Its pool opens a
-  transaction around each statement; *autocommit* is the same pool with a hook of ours that turns this off.
+  transaction around each statement, and that is what promises are held against; *autocommit* is the same pool with a
+  hook of ours, of which its documents do not speak, that turns this off.
 - **pgqueuer** deletes a finished job and keeps rows in a log, writes ends in batches (up to 100 ms late), and runs on
   uvloop and asyncpg. A crash runs up to a batch again, and its ends are not fenced. *batches of 1* is the nearest to
   one by one. Its enqueue by page is published beside ours and promised nothing.
@@ -93,7 +94,7 @@ def markdown(figures: Figures, around: Circumstances) -> str:
     """The document above the marker."""
     parts = [HEAD.format(words=f" {around.words}" if around.words else "", load=_load(around))]
     parts += ["## Promised ratios\n", ratio_table(ratios(figures)), "", "## Figures\n"]
-    parts.append("Medians; in brackets the lowest and the highest round. For times, also the 99th of a hundred.\n")
+    parts.append(f"Medians of {_rounds(figures)} rounds; in brackets the lowest and the highest one. p99 is by rank.\n")
     parts += [figure_table(figures), ""]
     if around.missing:
         parts.append(f"Not installed, so not measured: {', '.join(around.missing)}.\n")
@@ -105,10 +106,10 @@ def ratio_table(found: Sequence[Ratio]) -> str:
     """Promises and what came of them."""
     lines = ["| ratio | finished jobs beside | promised | measured | |", "|---|---:|---:|---:|---|"]
     for ratio in found:
-        sign = "≤" if ratio.promise.at_most else "≥"
         measured = f"**{ratio.value:.2f}** ({ratio.low:.2f} to {ratio.high:.2f})"
-        bound = f"{sign} {ratio.promise.bound:.2f}"
-        verdict = "met" if ratio.met else "missed"
+        sign, promised = "≤" if ratio.promise.at_most else "≥", ratio.promise.bound
+        bound = "-" if promised is None else f"{sign} {promised:.2f}"
+        verdict = {True: "met", False: "missed", None: ""}[ratio.met]
         lines.append(f"| {ratio.promise.name} | {ratio.history:,} | {bound} | {measured} | {verdict} |")
     return "\n".join(lines)
 
@@ -157,6 +158,11 @@ def _cell(figure: Figure | None) -> str:
 
 def _name(ratio: Ratio) -> str:
     return f"{ratio.promise.name} ({ratio.history} finished)" if ratio.history else ratio.promise.name
+
+
+def _rounds(figures: Figures) -> str:
+    counts = [max(len(f.rounds) for f in figures.all() if f.history == history) for history in figures.histories()]
+    return " and ".join(map(str, counts)) or "no"
 
 
 def _load(around: Circumstances) -> str:

@@ -78,7 +78,7 @@ class Ours:
         drain_10 = partial(self._drain, OPEN, 4, 10)
         return [
             *found,
-            Measure(OURS, "claim 10", "batches", "claims of 10, one connection, none finished", "jobs/s", self._claims),
+            Measure(OURS, "claim 10", "batches", "claims of 10, 1 connection, none finished", "jobs/s", self._claims),
             Measure(OURS, "drain 10", "batches", "4 workers claim 10, settle each", "jobs/s", drain_10),
             Measure(OURS, "enqueue 1", "enqueue", "one by one", "jobs/s", partial(self._enqueue, 1)),
             Measure(OURS, "enqueue 50", "enqueue", "pages of 50", "jobs/s", partial(self._enqueue, 50)),

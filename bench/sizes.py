@@ -20,6 +20,8 @@ class Sizes:
     renewals: int
     enqueued: int
     latencies: int
+    patience_s: float
+    """No round but the first of each half begins after this much of it; half of it for the empty tables."""
 
     def jobs_for(self, workers: int) -> int:
         """Jobs that so many workers are given."""
@@ -40,17 +42,19 @@ FULL = Sizes(
     renewals=400,
     enqueued=1000,
     latencies=100,
+    patience_s=3600.0,
 )
 QUICK = Sizes(
     rounds=3,
-    history_rounds=2,
-    history=1_000_000,
-    pairs=2000,
-    jobs=800,
-    expired=2000,
+    history_rounds=3,
+    history=200_000,
+    pairs=1600,
+    jobs=500,
+    expired=1000,
     renewals=100,
-    enqueued=200,
-    latencies=30,
+    enqueued=150,
+    latencies=25,
+    patience_s=110.0,
 )
 TINY = Sizes(
     rounds=1,
@@ -62,4 +66,5 @@ TINY = Sizes(
     renewals=3,
     enqueued=10,
     latencies=3,
+    patience_s=60.0,
 )

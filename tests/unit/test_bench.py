@@ -33,6 +33,7 @@ def figures() -> Figures:
         found.add(measure(OURS, "limited 16"), 0, [ours / 4])
         found.add(measure(BARE, "pair 16"), 0, [bare])
         found.add(measure(PROCRASTINATE, "drain best"), 0, [ours / 4])
+        found.add(measure(PROCRASTINATE, "drain tuned"), 0, [ours / 2])
         found.add(measure(PGQUEUER, "claim 10", group="batches"), 0, [bare])
         found.add(measure(OURS, "claim 10", group="batches"), 0, [bare * 2])
         found.add(measure(OURS, "latency", "ms", "latency"), 0, [1.0, 2.0, 9.0])
@@ -84,8 +85,10 @@ def test_promises_bound_rates_from_below_and_times_from_above(figures: Figures) 
     assert met == {
         "open lane / bare limit": True,
         "open lane / procrastinate": True,
+        "open lane / procrastinate in autocommit": None,
         "limited lane / bare limit": False,
         "limited lane / procrastinate": False,
+        "limited lane / procrastinate in autocommit": None,
         "claims of 10 / pgqueuer's": True,
         "commit to claimed / procrastinate's": False,
         "commit to claimed / pgqueuer's": True,
@@ -113,9 +116,12 @@ def test_the_tables_show_every_figure(figures: Figures) -> None:
     assert lines[0] == "| | | unit | an empty table | 1,000,000 finished |"
     assert "| tireless | open 16 of tireless | jobs/s | 400 (100 to 800) | 450 (450 to 450) |" in lines
     assert "| tireless | latency of tireless | ms | 2.00 (2.00 to 2.00, p99 9.00) | - |" in lines
-    assert len(lines) == 2 + 3 + 9  # head, groups, figures
+    assert len(lines) == 2 + 3 + 10  # head, groups, figures
     assert {line.count("|") for line in lines} == {6}
     assert "| open lane / bare limit | 0 | ≥ 0.35 | **0.40** (0.10 to 0.40) | met |" in ratio_table(ratios(figures))
+    assert "| open lane / procrastinate in autocommit | 0 | - | **2.00** (2.00 to 2.00) |  |" in ratio_table(
+        ratios(figures)
+    )
 
 
 def test_the_object_can_be_printed(figures: Figures, around: Circumstances) -> None:
@@ -130,7 +136,7 @@ def test_the_object_can_be_printed(figures: Figures, around: Circumstances) -> N
         "history": 0,
     }
     assert told["ratios"]["open lane / bare limit (1000000 finished)"]["value"] == 0.5
-    assert len(told["figures"]) == 11
+    assert len(told["figures"]) == 12
     assert (told["disturbed"], told["missing"], told["load"]) == (False, ["pgqueuer"], [0.4, 2.2])
 
 
@@ -138,7 +144,7 @@ def test_the_plot_is_well_formed_and_keeps_to_its_width(figures: Figures) -> Non
     """A bar for each figure of the chosen groups with an empty table, none beyond the frame."""
     root = ElementTree.fromstring(svg(panels(figures)))  # noqa: S314 - made here
     bars = [node for node in root.iter("{http://www.w3.org/2000/svg}rect") if node.get("height") == "16"]
-    assert len(bars) == 9
+    assert len(bars) == 10
     width = float(root.get("width", "0"))
     assert all(float(bar.get("x", "0")) + float(bar.get("width", "0")) < width for bar in bars)
 
