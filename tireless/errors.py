@@ -93,7 +93,11 @@ class NotFound(ForgeError):
 
 
 class Moved(ForgeError):
-    """The forge redirected: the repository or its owner was renamed."""
+    """The forge redirected: the repository or its owner was renamed. `to`: owner and name now, if it said so."""
+
+    def __init__(self, message: str, *, status: int | None = None, to: tuple[str, str] | None = None) -> None:
+        super().__init__(message, status=status)
+        self.to = to
 
 
 class ForgeRejected(ForgeError):

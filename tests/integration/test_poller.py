@@ -12,6 +12,7 @@ from tests.support.forges import FaultPlan
 from tests.support.ingest import GO, IMPLEMENT, RULES, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.errors import StoreUnavailable
+from tireless.services.tracker import Tracker
 from tireless.store.db import transaction
 from tireless.store.intake import sync_repositories
 
@@ -231,6 +232,24 @@ async def test_a_renamed_repository_goes_on_with_its_history(ingest: Ingest) -> 
     repository = await ingest.repository()
     assert (repository["name"], repository["readable"], repository["tracked"]) == ("gadgets", True, True)
     assert (await ingest.job(number))["lane"] == "spare"
+
+
+async def test_a_restart_after_a_rename_goes_on_watching(ingest: Ingest) -> None:
+    """The configuration still says the old name: it leads to what was watched under it, and only to that."""
+    number = await ingest.ask(GO, IMPLEMENT)
+    await ingest.poll()
+    await ingest.stage.alice.edit_repository(ingest.stage.path, name="gadgets")
+    await ingest.poll()
+    again = Tracker(ingest.pool, {ingest.forge.name: ingest.forge}, [ingest.stage.repo], require_opt_in=True)
+    await again.tick()
+    assert again.errors == {}
+    assert (await ingest.repository())["tracked"] is True
+    assert (await ingest.job(number))["state"] == "pending"
+    await ingest.conn.execute("UPDATE repository SET tracked = false")
+    unknown = Tracker(ingest.pool, {ingest.forge.name: ingest.forge}, [ingest.stage.repo], require_opt_in=True)
+    await unknown.tick()
+    assert "another name" in str(unknown.errors[ingest.stage.repo])
+    assert (await ingest.repository())["tracked"] is False
 
 
 async def test_repositories_that_swapped_their_names_are_told_apart(ingest: Ingest) -> None:

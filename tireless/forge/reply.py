@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from urllib.parse import unquote
 
 from tireless.errors import (
     ForgeDenied,
@@ -91,7 +93,8 @@ def error_of(answer: Answer, clean: Callable[[str], str]) -> ForgeError:
     head = f"{answer.call}: forge {answer.forge} answered {status}{f' ({said})' if said else ''}"
     match status:
         case 301 | 302 | 303 | 307 | 308:
-            return Moved(f"{head}; the repository or its owner was renamed: find it by its id", status=status)
+            said = f"{head}; the repository or its owner was renamed: find it by its id"
+            return Moved(said, status=status, to=_moved_to(answer.headers.get("location", "")))
         case 401:
             return ForgeDenied(f"{head}; the token is wrong or revoked: make a new one", status=status)
         case 403:
@@ -111,6 +114,12 @@ def error_of(answer: Answer, clean: Callable[[str], str]) -> ForgeError:
             return ForgeRejected(f"{head}; it understood the call and refused it", status=status)
         case _:
             return ForgeGarbled(f"{head}, which means nothing here", status=status)
+
+
+def _moved_to(location: str) -> tuple[str, str] | None:
+    """Owner and name in the address a redirect leads to; it is only read, never followed."""
+    found = re.search(r"/api/v1/repos/([^/?#]+)/([^/?#]+)", location)
+    return (unquote(found[1]), unquote(found[2])) if found else None
 
 
 def _message(answer: Answer) -> str:

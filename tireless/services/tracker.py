@@ -14,7 +14,7 @@ from tireless.errors import ForgeError, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import Forge
 from tireless.services.patience import Patience
 from tireless.store.db import Pool, transaction
-from tireless.store.repos import forge_failed, forge_known, sync_repositories
+from tireless.store.repos import forge_failed, forge_known, sync_repositories, tracked_repos
 
 _log = log.get(__name__)
 
@@ -60,7 +60,7 @@ class Tracker:
         found: list[Repository] = []
         for repo in self._wanted[name]:
             try:
-                found.append(await _look_up(forge, repo))
+                found.append(await self._find(forge, repo))
                 self.errors.pop(repo, None)
             except ForgeError as error:
                 self.errors[repo] = error
@@ -79,6 +79,22 @@ class Tracker:
         if synced.added or synced.dropped:
             _log.info("repositories watched", forge=name, added=len(synced.added), dropped=len(synced.dropped))
 
+    async def _find(self, forge: Forge, repo: RepoRef) -> Repository:
+        """By its name; by the name it has now, if it was watched before: a rename must not end at the next start."""
+        try:
+            return await _look_up(forge, repo)
+        except Moved as error:
+            if error.to is None:
+                raise
+            owner, name = error.to
+            found = await forge.repository(RepoRef(repo.forge, owner, name))
+            async with self._pool.connection() as conn:
+                watched = {row.forge_repo_id for row in await tracked_repos(conn, forge.name)}
+            if found.id not in watched:
+                raise
+            _log.warning("repository renamed, write its new name", repository=str(repo), now=f"{owner}/{name}")
+            return found
+
     async def _silent(self, name: str, error: ForgeUnavailable) -> None:
         self._patience.failed(name, error)
         async with self._pool.connection() as conn:
@@ -96,7 +112,8 @@ async def _look_up(forge: Forge, repo: RepoRef) -> Repository:
             status=error.status,
         ) from error
     except Moved as error:
-        raise Moved(f"{repo} has another name on forge {forge.name} now: write the new one ({error})") from error
+        said = f"{repo} has another name on forge {forge.name} now: write the new one ({error})"
+        raise Moved(said, status=error.status, to=error.to) from error
 
 
 async def watch(pool: Pool, forge: Forge, repo: RepoRef, *, require_opt_in: bool) -> Repository:
