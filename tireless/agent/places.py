@@ -110,12 +110,15 @@ class Places:
     def create(self, key: str) -> Home:
         """Make the directories of a new run."""
         path = self._run(key)
+        # Under a name that `stale` does not look at: between its making and its locking it would pass for a dead run.
+        aside = path.with_name(f".{key}")
         try:
-            path.mkdir(mode=0o711)
+            aside.mkdir(mode=0o711)
             for name in ("tree", "exchange", "own"):
-                (path / name).mkdir(mode=0o700)
-            lock = os.open(path / "own" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                (aside / name).mkdir(mode=0o700)
+            lock = os.open(aside / "own" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            aside.rename(path)
             made = os.lstat(path / "tree")
         except OSError as error:
             raise WorkspaceError(f"could not make the directories of a run at {path}: {error}") from error

@@ -15,6 +15,7 @@ from tireless.app.loops import Loop, run_parts, schedule
 from tireless.app.page import build_page, page_socket
 from tireless.app.running import build_runner, check_leases, demand_credentials, lane_commands
 from tireless.app.serving import (
+    CANCEL,
     LANE,
     build_loops,
     build_poller,
@@ -94,10 +95,12 @@ async def _run(
     once: bool,
 ) -> None:
     wake = asyncio.Event()
-    async with _pool(settings, url, "run") as db:
+    renewals = pool(url, min_size=1, max_size=1, application_name="tireless renewals")
+    async with _pool(settings, url, "run") as db, renewals:
         async with db.connection() as conn:
             await check_leases(conn, settings, lanes)
-        runner = build_runner(settings, db, lanes=lanes, redactor=told.redactor, wake=wake)
+        runner = build_runner(settings, db, renewals, lanes=lanes, redactor=told.redactor, wake=wake)
+        heard = hear(url, {LANE: [wake], CANCEL: [runner.cancels]}, lanes)
 
         async def work() -> None:
             await runner.run(stop, hurry, once=once)
@@ -107,7 +110,7 @@ async def _run(
         _log.info(
             "runner began", runner=settings.runner.shown_name, lanes=list(lanes), slots=settings.runner.concurrency
         )
-        await run_parts({"runner": work(), "listener": until(stop, hear(url, {LANE: [wake]}, lanes))}, stop)
+        await run_parts({"runner": work(), "listener": until(stop, heard)}, stop)
         _log.info("runner ended", runner=settings.runner.shown_name)
 
 

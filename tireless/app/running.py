@@ -29,9 +29,12 @@ _log = log.get(__name__)
 
 
 def build_runner(
-    settings: Settings, pool: Pool, *, lanes: Sequence[str], redactor: Redactor, wake: asyncio.Event
+    settings: Settings, pool: Pool, renewals: Pool, *, lanes: Sequence[str], redactor: Redactor, wake: asyncio.Event
 ) -> Runner:
-    """A runner of these lanes on this host. ConfigError lists what its lanes, users and forges lack."""
+    """A runner of these lanes on this host. `renewals`: a pool of its own, so that no renewal queues behind a word.
+
+    ConfigError lists what its lanes, users and forges lack.
+    """
     commands = lane_commands(settings, lanes)
     places = Places(settings.runner_root)
     places.open(shared=any(command.run_as is not None for command in commands.values()))
@@ -39,7 +42,7 @@ def build_runner(
     if authority := _certificate_authority(settings):
         environ["GIT_SSL_CAINFO"] = authority
     room = AgentRoom(Workspaces(places, Git(redactor=redactor, environ=environ)), redactor=redactor, environ=os.environ)
-    leases = Leases(pool, margin_s=settings.runner.lease_margin.total_seconds())
+    leases = Leases(renewals, margin_s=settings.runner.lease_margin.total_seconds())
     return Runner(
         pool,
         Worker(pool, room, commands=commands, credentials=credentials(settings)),

@@ -27,6 +27,7 @@ from tireless.store.look import listen
 _log = log.get(__name__)
 
 LANE, LOOK, PUBLISH, MIRROR = "tireless_lane", "tireless_look", "tireless_publish", "tireless_mirror"
+CANCEL = "tireless_cancel"
 """The channels of NOTIFY; a lost one costs one schedule."""
 
 POLLERS = 3

@@ -38,6 +38,9 @@ _NETWORK = {
 _PREPARE_AFTER = 2
 """In pools a statement is prepared at its third run: hot ones soon, one-shot ones never."""
 
+_RECONNECT_S = 10.0
+"""After this long a pool begins its doubling waits anew: an outage must not outlast itself by minutes."""
+
 _BORROW_S = 20.0
 """How long a caller waits for a free connection of a pool, in seconds."""
 
@@ -83,6 +86,7 @@ def pool(url: str, *, min_size: int = 1, max_size: int = 10, application_name: s
         configure=_configure,
         check=Pool.check_connection,
         timeout=_BORROW_S,
+        reconnect_timeout=_RECONNECT_S,
         name=application_name,
     )
 
