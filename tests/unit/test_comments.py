@@ -196,7 +196,9 @@ def test_a_warning_stands_beside_the_job() -> None:
 def test_an_absorbed_request_is_told_with_the_ended_job() -> None:
     """Asking while the job was under way made no other one: the comment says so and how to ask again."""
     picture = replace(shown(state=State.DELIVERED), triage_code="absorbed", triage_details={"login": "ada"})
-    assert "`ada` asked again while the last job was under way" in tell(picture, VOICE).comment
+    comment = tell(picture, VOICE).comment
+    assert "`ada` asked again while the last job was under way" in comment
+    assert "so that job is the answer. Next: to ask for another, take `tireless/go` off" in comment
 
 
 # ------------------------------------------------------------------------------------------------ the marker

@@ -134,7 +134,8 @@ def tell(picture: Picture, voice: Voice) -> Shown:
     if step:
         parts.append(f"**Next:** {step}")
     if picture.triage_code not in (None, job.reason, *_SAID_BY_THE_JOB):
-        parts.append(f"**Note:** {voice.inert(' '.join(_triage(picture, voice)))}")
+        said, then = _triage(picture, voice)
+        parts.append(f"**Note:** {voice.inert(f'{said} Next: {then}' if then else said)}")
     return Shown(status_of_job(job), sentence, step, _comment(parts, picture, voice))
 
 
