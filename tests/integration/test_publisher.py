@@ -14,6 +14,8 @@ from tests.support.telling import *  # noqa: F403  fixtures
 from tests.support.telling import Both, drain
 from tireless.domain.delivery import read_child_line
 from tireless.domain.issue import IssueRef, IssueState
+from tireless.errors import Refused
+from tireless.store.steer import Cancelling, cancel
 
 # ------------------------------------------------------------------------------------------------ pull requests
 
@@ -418,6 +420,26 @@ async def test_what_a_person_must_mend_stays_in_publishing(both: Both, status: i
     await both.later()
     await drain(both.publisher().tick)
     assert (await both.job(made))["state"] == "delivered"
+
+
+@pytest.mark.parametrize("what", ["pull", "child"])
+async def test_what_was_refused_before_anything_was_made_can_be_cancelled(both: Both, what: str) -> None:
+    """Nothing of it is on the forge: an operator, or closing the issue, ends what would be tried again for ever."""
+    made = await both.publishing() if what == "pull" else await both.plan("a", "b")
+    await both.loopback.fault(FaultPlan("POST", "/(pulls|issues)$", "answer", status=403, times=0))
+    await both.publisher().tick()
+    assert (await both.job(made))["publish_reason"] == "denied"
+    assert await cancel(both.conn, made.job_id, "ann") is Cancelling.CANCELLED
+
+
+async def test_what_was_made_in_part_is_not_cancelled_by_a_refusal(both: Both) -> None:
+    """A plan one of whose children exists goes on: its cancel comes too late."""
+    made = await both.plan("a", "b")
+    await both.loopback.fault(FaultPlan("POST", "/issues$", "answer", status=403, times=0, nth=2))
+    await both.publisher().tick()
+    assert (await both.job(made))["publish_reason"] == "denied"
+    with pytest.raises(Refused, match="on the forge already"):
+        await cancel(both.conn, made.job_id, "ann")
 
 
 async def test_an_outage_backs_off_and_is_got_over(both: Both) -> None:

@@ -209,10 +209,16 @@ async def pull_sent(conn: Connection, delivery: Delivery, *, take_s: float) -> b
     return await _one(conn, PULL_SENT, delivery, "recording that a pull request is sent", take_s=take_s)
 
 
+# With nothing made a cancel is in time again: what is refused for good must not be tried for ever.
 PULL_REFUSED = """
-UPDATE attempt a SET pr_sent_at = NULL
-  FROM job j
- WHERE j.id = %(job_id)s AND j.publish_token = %(token)s AND j.state = 'publishing' AND a.id = j.result_attempt
+WITH mine AS (
+  UPDATE job j SET publish_began_at = CASE
+           WHEN j.pull_request IS NOT NULL OR EXISTS (
+             SELECT FROM child c WHERE c.job_id = j.id AND c.sent_at IS NOT NULL)
+           THEN j.publish_began_at END
+   WHERE j.id = %(job_id)s AND j.publish_token = %(token)s AND j.state = 'publishing'
+  RETURNING j.result_attempt)
+UPDATE attempt a SET pr_sent_at = NULL FROM mine WHERE a.id = mine.result_attempt
 """
 
 
@@ -249,10 +255,14 @@ async def child_sent(conn: Connection, delivery: Delivery, child_id: int, *, tak
 
 
 CHILD_REFUSED = """
-UPDATE child c SET sent_at = NULL
-  FROM job j
- WHERE j.id = %(job_id)s AND j.publish_token = %(token)s AND j.state = 'publishing'
-   AND c.id = %(child_id)s AND c.job_id = j.id AND c.number IS NULL
+WITH mine AS (
+  UPDATE job j SET publish_began_at = CASE
+           WHEN j.pull_request IS NOT NULL OR EXISTS (
+             SELECT FROM child c WHERE c.job_id = j.id AND c.sent_at IS NOT NULL AND c.id <> %(child_id)s)
+           THEN j.publish_began_at END
+   WHERE j.id = %(job_id)s AND j.publish_token = %(token)s AND j.state = 'publishing'
+  RETURNING j.id)
+UPDATE child c SET sent_at = NULL FROM mine WHERE c.id = %(child_id)s AND c.job_id = mine.id AND c.number IS NULL
 """
 
 
