@@ -240,8 +240,8 @@ _SAYINGS: Mapping[str, _Say] = {
     "ended": _fixed("The job has ended and stays so.", "to ask again, {again}."),
     "needs_input": _fixed("The agent wants an answer.", "answer in a comment."),
     "needs_approval": _fixed(
-        "It cannot be told whether a person who may ask has read this text: the issue changed after the label, by an edit "
-        "or a comment, and its author may not ask himself.",
+        "It cannot be told whether a person who may ask has read this text: the issue changed after the label, by an "
+        "edit or a comment, and its author may not ask himself.",
         "read the text; {again}.",
     ),
     "suspect": _fixed("It was given back too often without an attempt that counts.", "see what it needs; {again}."),
