@@ -1,15 +1,21 @@
 -- How a job rests: one function computes (state, reason) on every way into pending or waiting, gives turns,
 -- and triggers keep what no caller may forget: terminal states stay, the mirror learns of every change.
 
+-- The least turn pending in (lane, priority); null when nothing is.
+CREATE FUNCTION first_turn(in_lane text, in_priority smallint) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+  SELECT j.turn FROM job j
+   WHERE j.state = 'pending' AND j.lane = in_lane AND j.priority = in_priority
+   ORDER BY j.turn, j.id LIMIT 1
+$$;
+
 -- Within (lane, priority) a repository with many pending jobs delays another's single job by at most one:
 -- greatest(least turn pending there, 1 + greatest turn pending there of this repository).
 -- The caller holds the repository's row lock, so that two jobs of one repository never read the same greatest turn.
 CREATE FUNCTION next_turn(in_lane text, in_priority smallint, in_repository bigint) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$
   SELECT greatest(
-    coalesce((SELECT j.turn FROM job j
-               WHERE j.state = 'pending' AND j.lane = in_lane AND j.priority = in_priority
-               ORDER BY j.turn, j.id LIMIT 1), 0),
+    coalesce(first_turn(in_lane, in_priority), 0),
     coalesce((SELECT j.turn + 1 FROM job j
                WHERE j.state = 'pending' AND j.repository_id = in_repository AND j.lane = in_lane AND j.priority = in_priority
                ORDER BY j.turn DESC LIMIT 1), 0))
@@ -51,7 +57,10 @@ BEGIN
   END;
   NEW.state := CASE WHEN NEW.reason IS NULL THEN 'pending' ELSE 'waiting' END;
   IF NEW.state = 'pending' AND (TG_OP = 'INSERT' OR OLD.state = 'waiting' OR NEW.lane <> OLD.lane OR NEW.priority <> OLD.priority) THEN
-    NEW.turn := next_turn(NEW.lane, NEW.priority, NEW.repository_id);  -- given back and expired jobs keep theirs
+    NEW.turn := next_turn(NEW.lane, NEW.priority, NEW.repository_id);
+  ELSIF NEW.state = 'pending' AND OLD.state <> 'pending' THEN
+    -- Given back and expired jobs keep theirs. When the queue ran empty meanwhile turns began anew: then they stand in front.
+    NEW.turn := least(NEW.turn, first_turn(NEW.lane, NEW.priority));
   END IF;
   RETURN NEW;
 END $$;

@@ -24,6 +24,9 @@ from tireless.store.db import Connection, Pool, connect, with_database
 from tireless.store.db import pool as open_pool
 from tireless.store.migrate import migrate
 
+# Their assertions are what a failing test shows.
+pytest.register_assert_rewrite("tests.support.storemachine", "tests.support.storerows", "tests.support.storemodel")
+
 _STATE = "PYTEST_TIRELESS_STATE"
 """Environment: where the run's server lies, as the first pytest process told its workers."""
 
@@ -34,10 +37,16 @@ settings.load_profile("tireless")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the server's directory for the whole run, and remove it when all workers have let go of the server."""
+    config.addinivalue_line("markers", "long: takes more than ten seconds; `-m 'not long'` leaves these out")
     if _STATE not in os.environ:
         # Not below tmp_path: as root that is closed to the user the server runs as.
         os.environ[_STATE] = str(Path(tempfile.gettempdir()) / f"tireless-tests-{secrets.token_hex(6)}")
         config.add_cleanup(_remove_server)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first: with two workers the last of them would otherwise run alone."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture(scope="session")

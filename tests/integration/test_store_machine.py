@@ -1,0 +1,126 @@
+"""The store against a model, act by act: whatever is done in whatever order, no rule of design §6 is broken.
+
+`TIRELESS_TEST_STEPS=1000000 ./run test -k no_rule_is_broken` goes on for so many steps, differently each time.
+Mutants of the store, in the test's own database, show that the model has teeth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.support.storemachine import StoreMachine, World, close_world, open_world
+from tireless.errors import StoreError
+from tireless.store import claim
+from tireless.store.db import Connection
+
+ENDLESS = os.environ.get("TIRELESS_TEST_STEPS")
+HALF = 10_000
+AT_LEAST = {"claims": 500, "expiries": 150, "lost renewals": 150, "cancels of claimed jobs": 50, "probes": 50}
+"""Of each half; what else must have happened, so that none of the machine's acts goes to sleep unseen."""
+AND_SOME = {"settled: done": 100, "settled: already": 50, "settled: lost": 100, "renewals": 30, "reruns": 20}
+AND_SOME |= {"blocked": 30, "passed over": 5, "stepped aside": 10}
+AND_SOME |= {"published: deliver": 1, "published: return": 1, "published: fail": 1}
+
+BATCH = settings(
+    max_examples=20,
+    stateful_step_count=100,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    verbosity=Verbosity.quiet,
+)
+
+
+@pytest.fixture
+def world(dsn: str) -> Iterator[World]:
+    """Connections to a database of this test's own, in a loop of its own."""
+    with asyncio.Runner() as runner:
+        opened = runner.run(open_world(runner, dsn))
+        yield opened
+        runner.run(close_world(opened))
+
+
+def play(world: World, number: int) -> None:
+    """Some twenty examples of up to a hundred acts each, chosen by a number."""
+    machine = type("Machine", (StoreMachine,), {"world": world})
+    try:
+        run_state_machine_as_test(seed(number)(machine), settings=BATCH)
+    except BaseException as error:
+        error.add_note(f"batch {number}, after {world.count['steps']} steps: {dict(world.count)}")
+        raise
+
+
+def play_on(world: World, *, batches: int) -> None:
+    """So many batches, one after another."""
+    for number in range(1, batches + 1):
+        play(world, number)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(max(600, int(ENDLESS or 0) // 10))
+@pytest.mark.parametrize("half", [1, 2])
+def test_no_rule_is_broken(world: World, half: int) -> None:
+    """Twenty thousand acts on three connections leave the rows as the model has them, after every single one."""
+    steps = int(ENDLESS) // 2 if ENDLESS else HALF
+    number = random.SystemRandom().randrange(2**32) if ENDLESS else half * 1000
+    while world.count["steps"] < steps:
+        play(world, number)
+        number += 1
+    missed = {what: world.count[what] for what, least in (AT_LEAST | AND_SOME).items() if world.count[what] < least}
+    assert ENDLESS or missed == {}, dict(world.count)
+
+
+# ------------------------------------------------------------------------------------------------ mutants
+
+
+async def rewrite(conn: Connection, function: str, *changes: tuple[str, str]) -> None:
+    """Replace words of a function of this database, each of which must be there once."""
+    row = await (await conn.execute("SELECT pg_get_functiondef(%(name)s::regproc)", {"name": function})).fetchone()
+    assert row is not None
+    text = row[0]
+    for old, new in changes:
+        assert text.count(old) == 1, f"{function} has {text.count(old)} times: {old}"
+        text = text.replace(old, new)
+    await conn.execute(text.encode())
+
+
+def fence_removed(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settle goes by the job alone: a stale token speaks for whoever holds it now."""
+    fence = "b.claim_token = in_token AND b.state = 'claimed'"
+    world.run(rewrite(world.watch, "settle_claim", (fence, "b.state = 'claimed'")))
+
+
+def sweep_without_recheck(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep moves whatever it found expired when it looked, locked or not, settled meanwhile or not."""
+    world.run(rewrite(world.watch, "expire_claims", ("LIMIT up_to FOR NO KEY UPDATE SKIP LOCKED", "LIMIT up_to")))
+
+
+def limit_counted_in_the_claim(_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane's limit is counted by the claiming statement, with the snapshot it began with, and under no latch."""
+    counted = """(l.max_running IS NULL OR l.max_running > (
+      SELECT count(*) FROM job b WHERE b.state = 'claimed' AND b.lane = l.name))
+      AND NOT (l.repository_limits OR l.probing)"""
+    mutant = claim.CLAIM.replace("NOT l.counted", counted).replace(
+        "l.configured AND l.counted", "l.configured AND false"
+    )
+    assert mutant != claim.CLAIM
+    monkeypatch.setattr(claim, "CLAIM", mutant)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutate", [fence_removed, sweep_without_recheck, limit_counted_in_the_claim])
+def test_the_machine_catches_mutants(
+    world: World, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[World, pytest.MonkeyPatch], None]
+) -> None:
+    """Each of three faults that were put into the store is found within some thousand acts."""
+    mutate(world, monkeypatch)
+    with pytest.raises((AssertionError, StoreError)):  # wrong rows, a wrong answer, or a lock that should not be met
+        play_on(world, batches=6)
