@@ -97,11 +97,11 @@ class PgQueuer:
         await self._execute(ANALYZE)
 
     async def _drain(self, batch: int, limit: int = 0) -> list[float]:
-        jobs, seen = self._sizes.jobs, Seen()
+        jobs, seen = max(self._sizes.jobs, batch * 4), Seen()
         async with self._queries() as queries:
             await self._fill(queries, jobs)
             manager = _manager(queries, seen, limit)
-            with seen.finishes(queries, "log_jobs"):
+            with seen.watching(queries, takes="dequeue", stores="log_jobs"):
                 await manager.run(batch_size=batch, mode=QueueExecutionMode.drain)
         return [seen.rate(jobs)]
 

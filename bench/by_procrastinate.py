@@ -108,7 +108,7 @@ class Procrastinate:
         async with self._app(seen, min(workers * 3, 20), configure) as app:
             await app.tasks[TASK].batch_defer_async(*_payloads(jobs))
             await self._execute(ANALYZE)
-            with seen.finishes(app.job_manager, "finish_job"):
+            with seen.watching(app.job_manager, takes="fetch_job", stores="finish_job"):
                 await asyncio.gather(
                     *(
                         app.run_worker_async(

@@ -26,26 +26,32 @@ class Seen:
 
     def begins(self, _payload: object) -> None:
         """Called by each job."""
-        at = time.perf_counter()
-        self._first = at if self._first is None else self._first
         self._count += 1
-        self._begun.put_nowait(at)
+        self._begun.put_nowait(time.perf_counter())
 
     @contextlib.contextmanager
-    def finishes(self, owner: object, stores: str) -> Iterator[None]:
-        """Note when the method of `owner` that stores ends of jobs returned last; stopping workers is not work."""
-        original = getattr(owner, stores)
+    def watching(self, owner: object, *, takes: str, stores: str) -> Iterator[None]:
+        """Time it from the first call of the method that takes jobs to the last answer of the one that stores ends.
 
-        async def noted(*args: object, **kwargs: object) -> object:
-            answer = await original(*args, **kwargs)
+        Starting and stopping workers is not work.
+        """
+        take, store = getattr(owner, takes), getattr(owner, stores)
+
+        async def taking(*args: object, **kwargs: object) -> object:
+            if self._first is None:
+                self._first = time.perf_counter()
+            return await take(*args, **kwargs)
+
+        async def storing(*args: object, **kwargs: object) -> object:
+            answer = await store(*args, **kwargs)
             self._last = time.perf_counter()
             return answer
 
-        with mock.patch.object(owner, stores, noted):
+        with mock.patch.object(owner, takes, taking), mock.patch.object(owner, stores, storing):
             yield
 
     def rate(self, jobs: int) -> float:
-        """Jobs a second, from the first begin to the last stored end."""
+        """Jobs a second; every one must have been run once."""
         if self._first is None or self._count != jobs:
             raise StoreError(f"{self._count} of {jobs} jobs were run")
         return jobs / (self._last - self._first)
