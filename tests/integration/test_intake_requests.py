@@ -99,6 +99,7 @@ async def test_labels_a_stranger_put_on_by_the_form_make_no_job_until_a_writer_p
     assert issue["triage_details"] == {"label": GO, "login": "mallory", "why": "no_write_access"}
     verdicts = await rows.rows(ingest.conn, "SELECT allowed, reason, actor_login FROM verdict")
     assert verdicts == [{"allowed": False, "reason": "no_write_access", "actor_login": "mallory"}]
+    await ingest.loopback.advance(2)
     await ingest.unlabel(number, GO)
     await ingest.ask(GO, number=number)
     assert (await ingest.poll()).made == 1

@@ -75,7 +75,7 @@ class _Judging:
             ended=ended,
             cannot_tell=self.cannot_tell(standing, view, doubt),
         )
-        if proper or case.is_live or case.by_plan:
+        if proper or personal or case.is_live or case.by_plan:
             approved, by = self.approval(request)
             asked = replace(asked, approved=approved, approved_by=by, answers=self.answers())
         return replace(
@@ -266,7 +266,8 @@ class _Judging:
     def approval(self, request: TimelineEntry | None) -> tuple[bool, str | None]:
         """Whether an agent may work from this text, and who approved it if nobody had before.
 
-        An edit of the text leaves no entry: where the author may not ask, only an act that nothing followed approves.
+        An edit of the text leaves no entry: where the author may not ask, only an act that nothing followed approves,
+        and only the text that was there before it.
         """
         case = self.case
         if case.snapshot.content_hash == case.approved_hash:
@@ -274,7 +275,7 @@ class _Judging:
         if self.stale() is None:
             for entries in self.entries.values():
                 for act in entries:
-                    if act.at >= case.snapshot.updated_at and self.judge(act).allowed:
+                    if self.approves(act) and self.judge(act).allowed:
                         return True, act.actor.login
         author = case.snapshot.author
         if case.policy.is_bot(author):
@@ -284,6 +285,19 @@ class _Judging:
         found = counts(author, case.policy, case.facts, request_actor=asker)
         self.needs |= found.needs
         return found.allowed is True, author.login
+
+    def approves(self, act: TimelineEntry) -> bool:
+        """Does this act, if it is an allowed person's, approve the text of the snapshot?
+
+        Stamps have seconds, and an edit in the second of the act looks as if nothing had followed it. So the text must
+        be the one that was read before the act. Of an issue that was never read before nothing better is known.
+        """
+        if act.at < self.case.snapshot.updated_at:
+            return False
+        seen = self.case.seen
+        if seen is None:
+            return True
+        return seen.updated_at < act.at and seen.content_hash == self.case.snapshot.content_hash
 
     def answers(self) -> tuple[TimelineEntry, ...]:
         """The comments after the live job's question by people who count."""

@@ -33,6 +33,14 @@ class Marks:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """Which text an earlier reading showed, and the issue's stamp in it (forge time)."""
+
+    content_hash: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """What is judged. `snapshot` was read before `timeline`; times are the forge's, `stored` verdicts by event id."""
 
@@ -48,6 +56,8 @@ class Case:
     asks_after: datetime | None = None
     """Without opt-in: only adds after this moment ask."""
     approved_hash: str | None = None
+    seen: Seen | None = None
+    """The reading stored before this one, if there is one."""
     is_live: bool = False
     by_plan: bool = False
     """A plan asked for this child: no opt-in is wanted."""

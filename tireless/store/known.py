@@ -9,7 +9,7 @@ from typing import LiteralString
 
 from psycopg.rows import DictRow, dict_row
 
-from tireless.domain.case import NEVER, Marks
+from tireless.domain.case import NEVER, Marks, Seen
 from tireless.domain.decision import EndedJob, LiveJob, Standing
 from tireless.domain.issue import Label, Person
 from tireless.domain.job import Kind, State
@@ -31,6 +31,7 @@ class Known:
     open: bool | None = None
     content_hash: str | None = None
     approved_hash: str | None = None
+    seen: Seen | None = None
     code: str | None = None
     details: Mapping[str, object] = field(default_factory=dict)
     answered: Marks = field(default_factory=Marks)
@@ -53,7 +54,7 @@ LOCK_REPOSITORY = """
 SELECT r.tracked, r.owner_is_org, r.asks_after FROM repository r WHERE r.id = %(repository_id)s FOR NO KEY UPDATE
 """
 LOCK_ISSUE = """
-SELECT i.id, i.forge_issue_id, i.seen_at, i.open, i.content_hash, i.approved_hash, i.answered_event,
+SELECT i.id, i.forge_issue_id, i.seen_at, i.open, i.content_hash, i.updated_at, i.approved_hash, i.answered_event,
        CASE WHEN i.answered_time = '-infinity' THEN NULL ELSE i.answered_time END AS answered_time,
        i.counted, i.labels, i.triage_code, i.triage_details
   FROM issue i WHERE i.repository_id = %(repository_id)s AND i.number = %(number)s FOR NO KEY UPDATE
@@ -143,6 +144,7 @@ def _with_issue(known: Known, issue: DictRow, scheme: LabelScheme) -> Known:
         open=issue["open"],
         content_hash=issue["content_hash"],
         approved_hash=issue["approved_hash"],
+        seen=Seen(issue["content_hash"], issue["updated_at"]),
         code=issue["triage_code"],
         details=issue["triage_details"],
         answered=Marks(issue["answered_event"], issue["answered_time"] or NEVER),
