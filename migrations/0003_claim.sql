@@ -421,6 +421,8 @@ DECLARE
   wait_s   double precision := in_wait_s;
   back     int;
 BEGIN
+  -- Before any repository or lane: who shuts claims out has `attempt` first, and those after it.
+  LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
   SELECT r.id, b.issue_id, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited INTO place
     FROM job b JOIN repository r ON r.id = b.repository_id WHERE b.id = in_job;
   IF place.limited THEN
@@ -440,7 +442,6 @@ BEGIN
       USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
   END IF;
 
-  -- Before any lane: who shuts claims out has `attempt` first and lanes after it.
   UPDATE attempt b
      SET ended_at = clock_timestamp(), outcome = in_outcome, burned = in_burns, reason = in_reason, summary = in_summary,
          exit_code = in_exit_code, usage = in_usage, output_head = in_output_head, output_tail = in_output_tail

@@ -9,43 +9,14 @@ from uuid import uuid4
 import pytest
 
 from tests.support import rows
-from tireless.domain.job import Kind
+from tests.support.bulk import asks
 from tireless.domain.outcome import Outcome
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection
-from tireless.store.jobs import NewJob, enqueue
 from tireless.store.settle import Answer, Ending, settle
 from tireless.store.sweep import expire_stale_claims
 
 ME = RunnerId("r1", "h1", uuid4())
-
-ISSUES = """
-INSERT INTO issue (repository_id, number, forge_issue_id, title, body, content_hash, author_id, author_login, open, url,
-                   created_at, updated_at, asked_at,
-                   approved_hash, approved_title, approved_body, approved_by, approved_at)
-SELECT %(repository)s, top.n + s.n, %(repository)s * 1000000 + top.n + s.n, 't', 'b', 'h', 7, 'ada', true, 'u',
-       now(), now(), now(), 'h', 't', 'b', 'ada', now()
-  FROM (SELECT coalesce(max(number), 0) AS n FROM issue WHERE repository_id = %(repository)s) AS top,
-       generate_series(1, %(count)s::int) AS s (n)
-RETURNING id
-"""
-REQUESTS = """
-INSERT INTO request (issue_id, source, asked_time, actor_login, content_hash)
-SELECT i, 'operator', now(), 'ada', 'h' FROM unnest(%(issues)s::bigint[]) AS i RETURNING id, issue_id
-"""
-
-
-async def asks(conn: Connection, path: str, count: int, lane: str = rows.LANE) -> list[int]:
-    """So many jobs of a repository, enqueued by pages of fifty as the poller does it; their issues' ids."""
-    await rows.lane(conn, lane)
-    repository = await rows.repository(conn, path)
-    found = await conn.execute(ISSUES.encode(), {"repository": repository, "count": count})
-    issues = [row[0] for row in await found.fetchall()]
-    requests = await (await conn.execute(REQUESTS.encode(), {"issues": issues})).fetchall()
-    jobs = [NewJob(issue, repository, request, Kind.IMPLEMENT, lane) for request, issue in requests]
-    for at in range(0, len(jobs), 50):
-        await enqueue(conn, jobs[at : at + 50])
-    return issues
 
 
 async def settled(conn: Connection, claims: Sequence[Claim], outcome: Outcome = Outcome.FAILED) -> None:

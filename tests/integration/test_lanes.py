@@ -10,12 +10,16 @@ import pytest
 
 from tests.support import rows
 from tireless.domain.job import Kind
+from tireless.domain.outcome import Outcome
 from tireless.domain.routing import Lane
-from tireless.errors import StoreError, StoreUnavailable
+from tireless.errors import NotKnown, StoreError, StoreUnavailable
 from tireless.store import lanes
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, constraint_of
 from tireless.store.lanes import lane_rows, no_claims, sync_lanes
+from tireless.store.record import Answer
+from tireless.store.settle import Ending, settle
+from tireless.store.sweep import wake_full
 
 ME = RunnerId("r1", "h1", uuid4())
 CLAUDE = Lane("claude", kinds=(Kind.PLAN, Kind.IMPLEMENT), is_default=True)
@@ -49,6 +53,40 @@ async def test_a_lane_that_is_gone_stays_closed(conn: Connection) -> None:
     assert await claim_next(conn, ["codex"], runner=ME) == []
     assert await sync_lanes(conn, [CLAUDE, CODEX]) == []
     assert len(await claim_next(conn, ["codex"], runner=ME)) == 1
+
+
+async def test_a_new_limit_of_a_repository_counts_claims_under_way(dsn: str) -> None:
+    """From the call's return on no claim exceeds it, though one was being made by an open lane when it was called."""
+    async with rows.connections(dsn, 4) as (claiming, limiting, late, watcher):
+        repository = await rows.repository(watcher)
+        await rows.job(watcher)
+        await rows.job(watcher)
+        async with claiming.transaction():
+            assert len(await claim_next(claiming, [rows.LANE], runner=ME)) == 1
+            limits = asyncio.create_task(
+                lanes.limit_repository(limiting, repository, max_running=1, max_runs_per_day=None)
+            )
+            await rows.until_blocked(watcher, limiting)
+        await limits
+        assert await claim_next(late, [rows.LANE], runner=ME) == []
+        await lanes.limit_repository(limiting, repository, max_running=None, max_runs_per_day=None)
+        assert await wake_full(limiting) == 1
+        assert len(await claim_next(late, [rows.LANE], runner=ME)) == 1
+    with pytest.raises(NotKnown, match="no repository 4711"):
+        async with rows.connections(dsn, 1) as (conn,):
+            await lanes.limit_repository(conn, 4711, max_running=1, max_runs_per_day=None)
+
+
+async def test_who_shuts_claims_out_and_a_settle_never_wait_for_each_other(dsn: str) -> None:
+    """A settle in a limited repository takes its locks behind the one that shuts claims out, not around it."""
+    async with rows.connections(dsn, 3) as (operator, runner, watcher):
+        repository = await rows.repository(watcher, max_running=1)
+        made = await rows.job(watcher, state="claimed")
+        async with no_claims(operator, "limiting"):
+            settling = asyncio.create_task(settle(runner, *made.claim, Ending(outcome=Outcome.NO_CHANGE)))
+            await rows.until_blocked(watcher, runner)
+            await rows.change(operator, "repository", repository, max_running=2)
+        assert await settling is Answer.DONE
 
 
 async def test_writing_lanes_leaves_holds_and_probes(conn: Connection) -> None:
