@@ -13,7 +13,7 @@ from typing import Literal, LiteralString
 
 import pytest
 
-from tests.support.killing import At, AtAgent, AtForge, AtRow, Installation, Who, installation
+from tests.support.killing import At, AtAgent, AtForge, AtRow, Installation, LateAtForge, Who, installation
 from tireless.store.db import Pool
 
 
@@ -102,13 +102,55 @@ async def test_serve_is_killed(dsn: str, pool: Pool, moment: Moment) -> None:
     await killed(dsn, pool, moment)
 
 
+WAITS_FOR_JOB: LiteralString = "SELECT 1 FROM job WHERE publish_not_before > clock_timestamp()"
+WAITS_FOR_COMMENT: LiteralString = "SELECT 1 FROM mirror WHERE not_before > clock_timestamp()"
+LATE: dict[str, tuple[At, LiteralString]] = {
+    "a pull request": (LateAtForge("POST", r"/pulls$"), WAITS_FOR_JOB),
+    "a child": (LateAtForge("POST", r"/issues$"), WAITS_FOR_JOB),
+    "a comment": (LateAtForge("POST", r"/comments$"), WAITS_FOR_COMMENT),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+async def test_what_the_dead_sent_arrives_late(dsn: str, pool: Pool, late: str) -> None:
+    """The forge carries a create out after the next `serve` began: that one waits, by the clock, and finds it."""
+    at, waits = LATE[late]
+    async with installation(dsn, pool, timeout_s=2) as place, AsyncExitStack() as gate:
+        reached = await gate.enter_async_context(at.armed(place))
+        await place.start("serve")
+        await place.start("run")
+        await place.reach(reached)
+        await place.kill("serve")
+        await place.takes_end("serve")
+        await place.start("serve")
+        await place.asked(waits)
+        await gate.aclose()
+        await place.rests(place.cast)
+        await _nothing_is_twice(place)
+
+
+async def test_a_lease_runs_out_by_itself(dsn: str, pool: Pool) -> None:
+    """No row is moved: the agent dies with its runner, and when the lease is over another runner has the job."""
+    async with installation(dsn, pool, lease_s=6) as place:
+        async with AtAgent("implement").armed(place) as reached:
+            await place.start("serve")
+            await place.start("run")
+            await place.reach(reached)
+            await place.kill("run")
+        await place.agents_gone()
+        await place.start("run")
+        issue = place.number_of("implement")
+        await place.rests(place.with_attempts({issue: 2}))
+        _no_agent_beside_another(place, {issue: 2}, cut=True)
+
+
 async def killed(dsn: str, pool: Pool, moment: Moment) -> None:
     """The story with a death in the middle of it."""
     async with installation(dsn, pool) as place, AsyncExitStack() as gate:
         reached = await gate.enter_async_context(moment.at.armed(place))
         await place.start("serve")
         await place.start("run")
-        await reached()
+        await place.reach(reached)
         await place.kill(moment.who)
         had = None
         if moment.who == "run":

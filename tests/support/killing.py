@@ -7,12 +7,14 @@ in the middle of a write; in the agent. Nobody sleeps: what a wait would bring i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +62,9 @@ SCENES = (
     Scene("Drop the format", "A mode, and no opt-in.", labels=("tireless/implement",), reason="no_opt_in"),
 )
 
+Reached = Callable[[], Awaitable[None]]
+"""Returns when a process waits in the moment."""
+
 _CONFIG = """\
 [database]
 url = {database}
@@ -67,16 +72,21 @@ url = {database}
 url = {url}
 token_file = "token"
 repositories = [{repository}]
+timeout = "{timeout_s}s"
 [lanes.{steady}]
 kinds = ["discover", "plan"]
 default = true
 command = {command}
+lease = "{lease_s}s"
 [lanes.{swift}]
 kinds = ["implement"]
 command = {command}
+lease = "{lease_s}s"
 [runner]
 root = {root}
 idle_poll = "1s"
+stop_grace = "500ms"
+lease_margin = "1s"
 [web]
 enabled = false
 [poll]
@@ -111,9 +121,23 @@ class Installation:
     async def kill(self, who: Who) -> None:
         """SIGKILL, as the kernel or an operator in a hurry does it."""
         process = self.running.pop(who)
-        process.process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            process.process.send_signal(signal.SIGKILL)
         await process.__aexit__(None, None, None)
         self.logs += [f"--- {who}, killed", *process.lines]
+
+    async def reach(self, reached: Reached) -> None:
+        """Wait for a moment; a process that ends before it is a failure."""
+        moment = asyncio.ensure_future(reached())
+        ends = {who: asyncio.ensure_future(process.process.wait()) for who, process in self.running.items()}
+        await asyncio.wait([moment, *ends.values()], return_when=asyncio.FIRST_COMPLETED)
+        ended = [line for who, end in ends.items() if end.done() for line in (who, *self.running[who].lines)]
+        for end in ends.values():
+            end.cancel()
+        if ended:
+            moment.cancel()
+            raise AssertionError("it ended:\n" + "\n".join(ended))
+        await moment
 
     async def end(self) -> None:
         """Kill what still runs."""
@@ -136,29 +160,41 @@ class Installation:
 
         First the database has to be done with what it was still sent.
         """
-        await _until(self.conn, _NO_SESSION, f"tireless {dead}")
-        for statement in _LEFT_BEHIND[dead]:
+        await self.takes_end(dead)
+        for statement in _SENT if dead == "serve" else ():
             await self.conn.execute(statement)
+
+    async def takes_end(self, dead: Who) -> None:
+        """Only the claims or takes of a dead process are over; what it sent to the forge was sent a moment ago."""
+        await self.asked(_NO_SESSION, f"tireless {dead}")
+        for statement in _TAKEN[dead]:
+            await self.conn.execute(statement)
+
+    async def asked(self, question: LiteralString, *words: str) -> None:
+        """Ask the rows until they give one."""
+        await _until(self.conn, question, *words)
 
     # ------------------------------------------------------------------ the end
 
     async def rests(self, expected: Mapping[int, Scene]) -> tuple[Rows, Side]:
-        """Wait until both sides are as `expected`; the test fails with what differs when they never are."""
-        wrong = ["nothing was compared"]
+        """Wait until nothing is left to be told and both sides are as `expected`; a failure says what differs."""
+        wrong, quiet = ["nothing was compared"], None
         try:
             async with asyncio.timeout(LIMIT_S):
                 while True:
+                    quiet = await (await self.conn.execute(_QUIET)).fetchone()
                     rows = await read_rows(self.pool)
                     side = await read_forge(self.town.owner, self.town.repository, bot=self.town.bot.login)
                     wrong = differences(expected, rows, side)
-                    if not wrong:
+                    if quiet and not wrong:
                         return rows, side
                     for who, process in self.running.items():
                         assert process.process.returncode is None, f"{who} ended:\n" + "\n".join(process.lines)
                     await asyncio.sleep(0.1)
         except TimeoutError:
             alive = [line for who, process in self.running.items() for line in (f"--- {who}", *process.lines)]
-            raise AssertionError("\n".join([*wrong, *self.logs, *alive])) from None
+            told = [] if quiet else ["something is left to be told"]
+            raise AssertionError("\n".join([*wrong, *told, *self.logs, *alive])) from None
 
     def recorded(self, what: str) -> list[dict[str, Any]]:
         """What the agents noted of themselves."""
@@ -189,22 +225,25 @@ class Installation:
         }
 
 
+_QUIET = "SELECT 1 WHERE NOT EXISTS (SELECT FROM mirror WHERE changed > told)"
 _NO_SESSION = """
 SELECT 1 WHERE NOT EXISTS (
   SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s)
 """
-_LEFT_BEHIND: Mapping[Who, Sequence[LiteralString]] = {
+_TAKEN: Mapping[Who, Sequence[LiteralString]] = {
     "run": ("UPDATE job SET claim_expires_at = clock_timestamp() WHERE state = 'claimed'",),
     "serve": (
         "UPDATE job SET publish_until = clock_timestamp() WHERE publish_until IS NOT NULL",
-        "UPDATE attempt SET pr_sent_at = pr_sent_at - interval '10 min' WHERE pr_sent_at IS NOT NULL",
-        "UPDATE child SET sent_at = sent_at - interval '10 min' WHERE sent_at IS NOT NULL",
         "UPDATE mirror SET take_until = clock_timestamp() WHERE take_until IS NOT NULL",
-        "UPDATE mirror SET comment_sent_at = comment_sent_at - interval '10 min' WHERE comment_sent_at IS NOT NULL",
         "UPDATE look SET take_until = clock_timestamp() WHERE take_until IS NOT NULL",
         "UPDATE repository SET take_until = clock_timestamp() WHERE take_until IS NOT NULL",
     ),
 }
+_SENT: Sequence[LiteralString] = (
+    "UPDATE attempt SET pr_sent_at = pr_sent_at - interval '10 min' WHERE pr_sent_at IS NOT NULL",
+    "UPDATE child SET sent_at = sent_at - interval '10 min' WHERE sent_at IS NOT NULL",
+    "UPDATE mirror SET comment_sent_at = comment_sent_at - interval '10 min' WHERE comment_sent_at IS NOT NULL",
+)
 
 
 async def _until(conn: Connection, question: LiteralString, *words: str) -> None:
@@ -215,8 +254,13 @@ async def _until(conn: Connection, question: LiteralString, *words: str) -> None
 
 
 @asynccontextmanager
-async def installation(dsn: str, pool: Pool, *, scenes: Sequence[Scene] = SCENES) -> AsyncIterator[Installation]:
-    """Forge, people, labelled issues, configuration; nothing of ours runs yet. Nothing is left at the end."""
+async def installation(
+    dsn: str, pool: Pool, *, scenes: Sequence[Scene] = SCENES, lease_s: int = 600, timeout_s: int = 10
+) -> AsyncIterator[Installation]:
+    """Forge, people, labelled issues, configuration; nothing of ours runs yet. Nothing is left at the end.
+
+    `timeout_s`: of the forge; thrice that is waited for what was sent and not answered.
+    """
     async with AsyncExitStack() as stack:
         home = await stack.enter_async_context(empty_place())
         loopback = await stack.enter_async_context(LoopbackForge(home / "git"))
@@ -228,7 +272,7 @@ async def installation(dsn: str, pool: Pool, *, scenes: Sequence[Scene] = SCENES
                 await town.owner.create_label(town.repository, spec.name, exclusive=spec.exclusive)
         cast = await act(town, later=lambda: loopback.advance(2), scenes=scenes)
         (home / "agents").mkdir()
-        _configure(home, town, dsn)
+        _configure(home, town, dsn, lease_s=lease_s, timeout_s=timeout_s)
         conn = await connect(dsn, application_name="tireless test")
         stack.push_async_callback(conn.close)
         made = Installation(home, loopback, town, cast, conn, pool, dsn)
@@ -236,7 +280,7 @@ async def installation(dsn: str, pool: Pool, *, scenes: Sequence[Scene] = SCENES
         yield made
 
 
-def _configure(home: Path, town: Town, dsn: str) -> None:
+def _configure(home: Path, town: Town, dsn: str, *, lease_s: int, timeout_s: int) -> None:
     command = [sys.executable, "-I", "-S", recorder.__file__, agent.__file__, str(home / "agents")]
     text = _CONFIG.format(
         database=json.dumps(dsn),
@@ -246,15 +290,14 @@ def _configure(home: Path, town: Town, dsn: str) -> None:
         root=json.dumps(str(home / "work")),
         steady=STEADY,
         swift=SWIFT,
+        lease_s=lease_s,
+        timeout_s=timeout_s,
     )
     closed(home / "token", town.bot.token)
     closed(home / "tireless.toml", text)
 
 
 # ------------------------------------------------------------------------------------------------ moments
-
-Reached = Callable[[], Awaitable[None]]
-"""Returns when a process waits in the moment."""
 
 
 class At(Protocol):
@@ -283,6 +326,35 @@ class AtForge:
             yield fault.reached
         finally:
             await fault.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class LateAtForge:
+    """Such a request of the bot lies in the forge, which carries it out later, when nobody is there to be answered."""
+
+    method: str
+    path: str
+
+    @asynccontextmanager
+    async def armed(self, place: Installation) -> AsyncIterator[Reached]:
+        """See At."""
+        here, came = asyncio.get_running_loop(), asyncio.Event()
+        go_on: Future[None] = Future()
+
+        async def lie_there(_: object) -> None:  # on the forge's own loop
+            here.call_soon_threadsafe(came.set)
+            await asyncio.wrap_future(go_on)
+
+        plan = FaultPlan(self.method, self.path, "call", login=place.town.bot.login, callback=lie_there)
+        await place.loopback.fault(plan)
+
+        async def reached() -> None:
+            await asyncio.wait_for(came.wait(), LIMIT_S)
+
+        try:
+            yield reached
+        finally:
+            go_on.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +395,11 @@ END $$
 _TRIGGER = sql.SQL(
     "CREATE TRIGGER zz_test_gate BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION test_gate()"
 )
-_WAITING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = 777 AND objid = 777 AND NOT granted"
+_WAITING = """
+SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+ WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.classid = 777 AND l.objid = 777
+   AND NOT l.granted
+"""
 
 
 @dataclass(frozen=True, slots=True)
