@@ -43,10 +43,10 @@ async def place() -> AsyncIterator[Path]:
         yield made
 
 
-def demo(place: Path, *words: str, user: str = "") -> Process:
-    """The demo, not yet started, as ourselves or as somebody else."""
+def environment(place: Path) -> dict[str, str]:
+    """Nothing of ours but the way to the code, and a place for temporary files."""
     code = [str(Path(module.__path__[0]).resolve().parent) for module in (tireless, psycopg)]
-    env = {
+    return {
         "PATH": os.environ["PATH"],
         "HOME": str(place),
         "TMPDIR": str(place),
@@ -54,8 +54,12 @@ def demo(place: Path, *words: str, user: str = "") -> Process:
         "PYTHONPATH": os.pathsep.join(code),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+
+
+def demo(place: Path, *words: str, user: str = "") -> Process:
+    """The demo, not yet started, as ourselves or as somebody else."""
     python = interpreter_for(user) if user else sys.executable
-    return Process([python, "-P", "-m", "tireless", "demo", *words], env=env, cwd=place, user=user)
+    return Process([python, "-P", "-m", "tireless", "demo", *words], env=environment(place), cwd=place, user=user)
 
 
 async def left_of(place: Path) -> tuple[dict[int, str], list[str]]:
@@ -206,7 +210,7 @@ async def test_keep_stays_up_to_be_played_with(place: Path) -> None:
 async def _works(line: str, place: Path) -> None:
     """A command as it was printed, typed in."""
     argv = [sys.executable, "-P", "-m", *shlex.split(line)]
-    async with Process(argv, env={"PATH": os.environ["PATH"], "HOME": str(place)}, cwd=place) as command:
+    async with Process(argv, env=environment(place), cwd=place) as command:
         assert await command.ends() == 0, f"{line}: {command.said}"
 
 
