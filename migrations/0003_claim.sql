@@ -130,17 +130,19 @@ CREATE FUNCTION wake_repository(of_repository bigint, by text) RETURNS int LANGU
 DECLARE
   r     repository;
   room  int;
-  of_lane text;
+  of_lane text := '';
   moved int;
   woken int := 0;
 BEGIN
   SELECT * INTO STRICT r FROM repository WHERE id = of_repository;
   -- 100 a step where nothing limits; greatest() would ignore a null, least() does so on purpose.
   room := least(100, r.max_running - running_in_repository(r.id), r.max_runs_per_day - runs_today(r.id));
-  FOR of_lane IN
-    SELECT DISTINCT j.lane FROM job j
-     WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) AND j.repository_id = r.id ORDER BY 1
   LOOP
+    -- From lane to lane by the index: DISTINCT would walk every job that waits.
+    SELECT j.lane INTO of_lane FROM job j
+     WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) AND j.repository_id = r.id AND j.lane > of_lane
+     ORDER BY j.lane LIMIT 1;
+    EXIT WHEN NOT FOUND;
     WITH ahead AS (
       SELECT 1 FROM job j WHERE j.state = 'pending' AND j.repository_id = r.id AND j.lane = of_lane LIMIT greatest(room, 0)
     ), first AS MATERIALIZED (
@@ -213,11 +215,12 @@ DECLARE
   c        record;
   counted  int;
   spent    int;
+  moved    int;
   room     int := in_n;
   passed   bigint[] := '{}';  -- locked by somebody, or to be avoided
   avoided  bigint;
   held     bigint;            -- the repository that is locked
-  stepped  boolean := false;
+  aside    int := 0;          -- how many stepped aside in this call
   again    boolean := false;
   given    int := 0;
   minted   uuid;
@@ -258,7 +261,7 @@ BEGIN
 
     SELECT * INTO r FROM repository WHERE id = c.repository_id;
     IF num_nonnulls(r.max_running, r.max_runs_per_day) > 0 THEN
-      IF held <> r.id AND (given > 0 OR stepped OR r.id < held) THEN
+      IF held <> r.id AND (given > 0 OR aside > 0 OR r.id < held) THEN
         again := given = 0;
         EXIT;
       END IF;
@@ -267,9 +270,14 @@ BEGIN
       counted := running_in_repository(r.id);
       spent := runs_today(r.id);
       IF counted >= r.max_running OR spent >= r.max_runs_per_day THEN
-        IF rest_repository(r.id, in_lane, coalesce(counted >= r.max_running, false), coalesce(spent >= r.max_runs_per_day, false), 100) > 0 THEN
-          stepped := true;
-        ELSE
+        -- A bounded step in one transaction: others wait for its locks.
+        IF aside >= 100 THEN
+          again := given = 0;
+          EXIT;
+        END IF;
+        moved := rest_repository(r.id, in_lane, coalesce(counted >= r.max_running, false), coalesce(spent >= r.max_runs_per_day, false), 100);
+        aside := aside + moved;
+        IF moved = 0 THEN
           passed := passed || c.id;
         END IF;
         CONTINUE;
@@ -315,7 +323,7 @@ BEGIN
   IF l.probing AND given = 1 THEN
     UPDATE lane SET probe_token = minted, probe_since = clock_timestamp() WHERE lane.name = in_lane AND probing AND probe_token IS NULL;
   END IF;
-  IF again AND stepped THEN
+  IF again AND aside > 0 THEN
     job_id := NULL;
     RETURN NEXT;
   END IF;
@@ -631,12 +639,14 @@ END $$;
 -- Wake what stepped aside for a limit, wherever there is room again: a new day, a changed limit, a job woken in vain.
 CREATE FUNCTION wake_full() RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
-  place bigint;
+  place bigint := 0;
   woken int := 0;
 BEGIN
-  FOR place IN
-    SELECT DISTINCT j.repository_id FROM job j WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) ORDER BY 1
   LOOP
+    SELECT j.repository_id INTO place FROM job j
+     WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) AND j.repository_id > place
+     ORDER BY j.repository_id LIMIT 1;
+    EXIT WHEN NOT FOUND;
     PERFORM FROM repository r WHERE r.id = place FOR NO KEY UPDATE;
     woken := woken + wake_repository(place, 'sweeper');
   END LOOP;

@@ -9,11 +9,9 @@ from uuid import uuid4
 import pytest
 
 from tests.support import rows
-from tireless.domain.outcome import Outcome
 from tireless.errors import NotKnown
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection
-from tireless.store.settle import Ending, settle
 from tireless.store.steer import drain_done, hold, release
 
 ME = RunnerId("r1", "h1", uuid4())
@@ -63,34 +61,6 @@ async def test_a_hold_waits_for_claims_under_way(dsn: str) -> None:
         await watcher.execute("UPDATE job SET claim_expires_at = now() WHERE state = 'claimed'")
         await watcher.execute("SELECT expire_claims(10)")
         assert await drain_done(watcher, rows.LANE)
-
-
-async def test_no_claim_under_a_hold_that_has_returned(dsn: str) -> None:
-    """Sixty rounds with four claimers at work: once hold has returned, nothing more is claimed until release."""
-    async with rows.connections(dsn, 6) as (operator, watcher, *claimers):
-        await rows.lane(watcher)
-        stop = asyncio.Event()
-
-        async def work(conn: Connection, name: str) -> None:
-            while not stop.is_set():
-                for got in await claim_next(conn, [rows.LANE], runner=RunnerId(name, "h1", uuid4())):
-                    # Given back at once, so that there is always something to claim.
-                    await settle(conn, got.job_id, got.token, Ending(outcome=Outcome.SHUTDOWN))
-
-        for _ in range(8):
-            await rows.job(watcher)
-        working = [asyncio.create_task(work(conn, f"r{n}")) for n, conn in enumerate(claimers)]
-        for _ in range(60):
-            await hold(operator, rows.LANE, "ada", reason="a look")
-            claims = await rows.value(watcher, "SELECT sum(claim_no) FROM job")
-            for _ in range(5):
-                assert await rows.value(watcher, "SELECT sum(claim_no) FROM job") == claims
-            await release(operator, rows.LANE, "ada")
-            async with asyncio.timeout(rows.LIMIT_S):  # the lane is open again: somebody claims
-                while await rows.value(watcher, "SELECT sum(claim_no) FROM job") == claims:
-                    pass
-        stop.set()
-        await asyncio.gather(*working)
 
 
 async def test_a_long_reader_does_not_delay_a_hold(dsn: str) -> None:

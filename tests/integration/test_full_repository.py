@@ -1,0 +1,106 @@
+"""A repository at its limit with a thousand jobs waiting: what it costs others, counted in pages that are looked at."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from psycopg import AsyncClientCursor
+
+from tests.support import rows
+from tests.support.bulk import asks
+from tireless.domain.outcome import Outcome
+from tireless.store import claim
+from tireless.store.claim import Claim, RunnerId, claim_next
+from tireless.store.db import Connection
+from tireless.store.settle import Answer, Ending, settle
+from tireless.store.sweep import wake_full
+
+ME = RunnerId("r1", "h1", uuid4())
+MANY = 1000
+
+
+async def pages(conn: Connection, statement: str) -> int:
+    """How many pages a statement looks at, when it is run the second time; it leaves nothing behind."""
+    looked_at = []
+    for _ in range(2):
+        async with conn.transaction(force_rollback=True):
+            row = await (await conn.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode())).fetchone()
+        assert row is not None
+        plan = row[0][0]["Plan"]
+        looked_at.append(int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]))
+    return looked_at[-1]
+
+
+async def pages_of_a_claim(conn: Connection) -> int:
+    """Of a claim of the lane."""
+    params = {"lane": rows.LANE, "n": 1, "runner": "r1", "host": "h1"}
+    return await pages(conn, AsyncClientCursor(conn).mogrify(claim.CLAIM, params))
+
+
+async def pages_of_an_end(conn: Connection, running: Claim) -> int:
+    """Of settling the full repository's running job."""
+    query = """
+    SELECT settle_claim({job}, '{token}', 'failed', true, 'failed', 'rejected', NULL, NULL, NULL, NULL, 'why', '', 44,
+                        NULL, '', '', NULL, NULL, 0, '{{}}')
+    """
+    return await pages(conn, query.format(job=running.job_id, token=running.token))
+
+
+async def full(conn: Connection, count: int) -> Claim:
+    """A repository that may run one job, runs it, and has `count` more, which have stepped aside; its running job."""
+    await rows.repository(conn, "acme/full", max_running=1)
+    await asks(conn, "acme/full", count + 1)
+    (running,) = await claim_next(conn, [rows.LANE], runner=ME)
+    assert await claim_next(conn, [rows.LANE], runner=ME) == []
+    query = "SELECT count(*) FROM job WHERE reason = 'repository_full'"
+    assert await rows.value(conn, query) == count
+    await conn.execute("VACUUM ANALYZE job")
+    return running
+
+
+@pytest.mark.parametrize("others", [0, 50], ids=["nothing-else", "fifty-of-another"])
+async def test_it_costs_a_claim_no_walk(conn: Connection, others: int) -> None:
+    """A claim looks at as many pages beside a thousand that stepped aside as beside one, finding a job or not."""
+    looked_at = []
+    for count in (1, MANY):
+        await conn.execute("TRUNCATE job, request, issue, repository CASCADE")
+        await full(conn, count)
+        await asks(conn, "acme/other", others)
+        looked_at.append(await pages_of_a_claim(conn))
+    assert looked_at[1] <= 1.2 * looked_at[0], looked_at
+
+
+async def test_it_costs_an_end_no_walk(conn: Connection) -> None:
+    """To wake the first of a thousand takes as many pages as to wake the only one."""
+    looked_at = []
+    for count in (1, MANY):
+        await conn.execute("TRUNCATE job, request, issue, repository CASCADE")
+        looked_at.append(await pages_of_an_end(conn, await full(conn, count)))
+    assert looked_at[1] <= 1.2 * looked_at[0], looked_at
+
+
+async def test_a_claim_moves_a_bounded_number_aside(conn: Connection) -> None:
+    """No single transaction moves a whole repository: others wait for its locks."""
+    await rows.repository(conn, "acme/full", max_running=1)
+    await asks(conn, "acme/full", MANY)
+    await claim_next(conn, [rows.LANE], runner=ME)
+    assert await claim_next(conn, [rows.LANE], runner=ME) == []
+    query = "SELECT max(n)::int FROM (SELECT count(*) AS n FROM job_event WHERE what = 'wait' GROUP BY xmin::text) AS t"
+    assert int(str(await rows.value(conn, query))) <= 200
+
+
+async def test_all_of_them_run_one_after_another(conn: Connection) -> None:
+    """Each end wakes the next one: none is forgotten, none runs beside another, and their order is kept."""
+    running = await full(conn, 60)
+    ran = []
+    while True:
+        ran.append(running.job_id)
+        assert await settle(conn, running.job_id, running.token, Ending(outcome=Outcome.NO_CHANGE)) is Answer.DONE
+        claims = await claim_next(conn, [rows.LANE], runner=ME, n=5)
+        if not claims:
+            break
+        (running,) = claims
+    assert ran == sorted(ran)
+    assert len(ran) == 61
+    assert await wake_full(conn) == 0
