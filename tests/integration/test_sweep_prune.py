@@ -55,8 +55,16 @@ async def test_pruning_moves_no_job_that_ran_the_pruned_one_again(conn: Connecti
     """A rerun that is due, even an exhausted one, rests as it did: that a row before it went is no transition."""
     made = await rows.job(conn, state="failed")
     later = await rows.value(conn, "SELECT clock_timestamp() + interval '1 h'")
-    waits = {"not_before": later, "not_before_reason": "backoff", "attempts": 3, "claim_no": 3}
-    rerun = await rows.job(conn, issue_id=made.issue_id, rerun_of=made.job_id, state="waiting", **waits)
+    rerun = await rows.job(
+        conn,
+        issue_id=made.issue_id,
+        rerun_of=made.job_id,
+        state="waiting",
+        not_before=later,
+        not_before_reason="backoff",
+        attempts=3,
+        claim_no=3,
+    )
     await conn.execute("ALTER TABLE job DISABLE TRIGGER USER")
     await conn.execute("UPDATE job SET not_before = clock_timestamp() - interval '1 s' WHERE not_before IS NOT NULL")
     await conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
