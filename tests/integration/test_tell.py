@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import rows
 from tireless.domain.issue import IssueState, Person, Snapshot
-from tireless.store import deliver, publish, tell
+from tireless.store import children, deliver, publish, tell
 from tireless.store.db import Connection, Pool, transaction
 from tireless.store.deliver import Ended
 from tireless.store.publish import Delivery
@@ -92,9 +92,9 @@ WRITES: dict[str, Callable[[Connection, Delivery], Awaitable[bool]]] = {
     "pull_sent": lambda conn, d: publish.pull_sent(conn, d, take_s=60),
     "pull_refused": publish.pull_refused,
     "pull_made": lambda conn, d: publish.pull_made(conn, d, 3),
-    "child_sent": lambda conn, d: publish.child_sent(conn, d, d.children[0].id, take_s=60),
-    "child_refused": lambda conn, d: publish.child_refused(conn, d, d.children[0].id),
-    "child_linked": lambda conn, d: publish.child_linked(conn, d, d.children[0].id),
+    "child_sent": lambda conn, d: children.child_sent(conn, d, d.children[0].id, take_s=60),
+    "child_refused": lambda conn, d: children.child_refused(conn, d, d.children[0].id),
+    "child_linked": lambda conn, d: children.child_linked(conn, d, d.children[0].id),
     "postpone": lambda conn, d: publish.postpone(conn, d, wait_s=1, reason="x", failures=1),
 }
 
@@ -164,7 +164,7 @@ async def test_a_childs_number_is_recorded_once(conn: Connection) -> None:
     asked = datetime(2026, 1, 1, tzinfo=UTC)
     for number, answer in ((50, True), (50, True), (51, False)):
         async with transaction(conn, "test"):
-            done = await publish.child_made(conn, mine, child, snapshot(number), asked_at=asked, runs=True)
+            done = await children.child_made(conn, mine, child, snapshot(number), asked_at=asked, runs=True)
         assert done is answer
     assert await rows.value(conn, "SELECT number FROM child") == 50
     assert await rows.value(conn, "SELECT count(*) FROM request WHERE source = 'child'") == 1
@@ -175,7 +175,7 @@ async def test_a_child_the_poller_saw_first_keeps_its_row(conn: Connection) -> N
     mine = await with_child(conn)
     issue_id = await rows.issue(conn, number=77, title="As polled", approved=False)
     async with transaction(conn, "test"):
-        await publish.child_made(
+        await children.child_made(
             conn, mine, mine.children[0], snapshot(77), asked_at=datetime(2026, 1, 1, tzinfo=UTC), runs=False
         )
     assert (await rows.row(conn, "issue", issue_id))["title"] == "As polled"

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 ADMIN_LOGIN = "root1"
 ADMIN_TOKEN = "loopback-admin-token"  # noqa: S105  reachable on a loopback port of this machine only
-ADMIN_PASSWORD = "loopback-admin-password"  # noqa: S105
+ADMIN_PASSWORD = "loopback-admin-password"  # noqa: S105  likewise
 
 
 def build(git_root: Path, *, url: str, rules: Rules | None = None) -> Forge:

@@ -14,6 +14,7 @@ from tireless.domain.labels import folded, label_specs, read
 from tireless.domain.routing import Lane
 from tireless.errors import ForgeDenied, ForgeGarbled, ForgeRejected, ForgeUnavailable, NotFound
 from tireless.services.carrying import Carrying, TakeLostError, UnpublishableError
+from tireless.store import children as child_rows
 from tireless.store import publish
 from tireless.store.db import clock, transaction
 from tireless.store.publish import ChildRow
@@ -86,7 +87,7 @@ class Family(Carrying):
             made = await self._create_child(child, specs, waits, unknown_lane)
             await self._label(made, [spec for spec in specs if not _carries(made.labels, spec.name)])
         async with self._pool.connection() as conn, transaction(conn, f"recording child {child.key}"):
-            if not await publish.child_made(
+            if not await child_rows.child_made(
                 conn, self._delivery, child, made, asked_at=asked_at, runs=self._means.children_run
             ):
                 raise TakeLostError
@@ -114,13 +115,13 @@ class Family(Carrying):
             return texts.child_text(fields, self._voice, plain=plain)
 
         async def create(made: Text) -> Snapshot:
-            await self._sending(lambda conn: publish.child_sent(conn, self._delivery, child.id, take_s=self._take_s))
+            await self._sending(lambda conn: child_rows.child_sent(conn, self._delivery, child.id, take_s=self._take_s))
             return await self._forge.create_issue(self._repo, title=made.title, body=made.body, label_ids=label_ids)
 
         try:
             return await self._worded(create, text)
         except (ForgeDenied, NotFound, ForgeRejected, UnpublishableError):
-            await self._fenced(lambda conn: publish.child_refused(conn, self._delivery, child.id))
+            await self._fenced(lambda conn: child_rows.child_refused(conn, self._delivery, child.id))
             raise
 
     async def _label_specs(self, child: ChildRow) -> tuple[list[LabelSpec], str | None]:
@@ -168,7 +169,7 @@ class Family(Carrying):
                 if error.status != 500 or not any(each == ref for each, _ in await self._forge.dependencies(on)):
                     raise
                 _log.info("dependency not shown", issue=str(ref), on=str(on), error=str(error))
-        await self._fenced(lambda conn: publish.child_linked(conn, self._delivery, child.id))
+        await self._fenced(lambda conn: child_rows.child_linked(conn, self._delivery, child.id))
 
     async def _now(self) -> datetime:
         async with self._pool.connection() as conn:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.rows import class_row, dict_row
 
-from tireless.domain.issue import RepoRef, Snapshot
+from tireless.domain.issue import RepoRef
 from tireless.domain.job import Kind
-from tireless.store.db import Connection, clean_text, translate
-
-BODY_BYTES = 1_048_576
+from tireless.store.db import Connection, translate
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +188,7 @@ UPDATE job SET publish_until = clock_timestamp() + make_interval(secs => %(take_
 
 async def renew_take(conn: Connection, delivery: Delivery, *, take_s: float) -> bool:
     """Keep the take for another `take_s` seconds; False when it is lost."""
-    return await _one(conn, RENEW_TAKE, delivery, "renewing the take of a job", take_s=take_s)
+    return await fenced(conn, RENEW_TAKE, delivery, "renewing the take of a job", take_s=take_s)
 
 
 PULL_SENT = """
@@ -206,7 +203,7 @@ UPDATE attempt a SET pr_sent_at = clock_timestamp() FROM mine WHERE a.id = mine.
 
 async def pull_sent(conn: Connection, delivery: Delivery, *, take_s: float) -> bool:
     """Record that the create of the pull request is about to be sent."""
-    return await _one(conn, PULL_SENT, delivery, "recording that a pull request is sent", take_s=take_s)
+    return await fenced(conn, PULL_SENT, delivery, "recording that a pull request is sent", take_s=take_s)
 
 
 # With nothing made a cancel is in time again: what is refused for good must not be tried for ever.
@@ -224,7 +221,7 @@ UPDATE attempt a SET pr_sent_at = NULL FROM mine WHERE a.id = mine.result_attemp
 
 async def pull_refused(conn: Connection, delivery: Delivery) -> bool:
     """Record that the create was answered with a no: there is nothing to look for."""
-    return await _one(conn, PULL_REFUSED, delivery, "recording that a pull request was refused")
+    return await fenced(conn, PULL_REFUSED, delivery, "recording that a pull request was refused")
 
 
 PULL_MADE = """
@@ -235,139 +232,7 @@ UPDATE job SET pull_request = %(number)s, publish_began_at = coalesce(publish_be
 
 async def pull_made(conn: Connection, delivery: Delivery, number: int) -> bool:
     """Record the pull request that was created or found."""
-    return await _one(conn, PULL_MADE, delivery, f"recording pull request {number}", number=number)
-
-
-CHILD_SENT = """
-WITH mine AS (  -- from here on a cancel comes too late
-  UPDATE job SET publish_began_at = coalesce(publish_began_at, clock_timestamp()),
-                 publish_until = clock_timestamp() + make_interval(secs => %(take_s)s)
-   WHERE id = %(job_id)s AND publish_token = %(token)s AND state = 'publishing'
-  RETURNING id)
-UPDATE child c SET sent_at = clock_timestamp() FROM mine WHERE c.id = %(child_id)s AND c.job_id = mine.id
-"""
-
-
-async def child_sent(conn: Connection, delivery: Delivery, child_id: int, *, take_s: float) -> bool:
-    """Record that the create of a child issue is about to be sent."""
-    doing = "recording that a child issue is sent"
-    return await _one(conn, CHILD_SENT, delivery, doing, child_id=child_id, take_s=take_s)
-
-
-CHILD_REFUSED = """
-WITH mine AS (
-  UPDATE job j SET publish_began_at = CASE
-           WHEN j.pull_request IS NOT NULL OR EXISTS (
-             SELECT FROM child c WHERE c.job_id = j.id AND c.sent_at IS NOT NULL AND c.id <> %(child_id)s)
-           THEN j.publish_began_at END
-   WHERE j.id = %(job_id)s AND j.publish_token = %(token)s AND j.state = 'publishing'
-  RETURNING j.id)
-UPDATE child c SET sent_at = NULL FROM mine WHERE c.id = %(child_id)s AND c.job_id = mine.id AND c.number IS NULL
-"""
-
-
-async def child_refused(conn: Connection, delivery: Delivery, child_id: int) -> bool:
-    """Record that the create was answered with a no: there is nothing to look for."""
-    return await _one(conn, CHILD_REFUSED, delivery, "recording that a child issue was refused", child_id=child_id)
-
-
-# The forge's issue may be stored already by a poll: then its row stands as it is, newer than what we know of it.
-CHILD_ISSUE = """
-INSERT INTO issue (repository_id, number, forge_issue_id, title, body, content_hash, author_id, author_login, open,
-                   url, created_at, updated_at, asked_at)
-VALUES (%(repository_id)s, %(number)s, %(forge_issue_id)s, %(title)s, %(body)s, %(content_hash)s, %(author_id)s,
-        %(author_login)s, %(open)s, %(url)s, %(created_at)s, %(updated_at)s, %(asked_at)s)
-ON CONFLICT (repository_id, number) DO UPDATE SET number = excluded.number
-RETURNING id
-"""
-# Before any child row is touched: the order of locks is issue, job, child, look.
-CHILD_BEGAN = """
-UPDATE job SET publish_began_at = coalesce(publish_began_at, clock_timestamp())
- WHERE id = %(job_id)s AND publish_token = %(token)s AND state = 'publishing'
-"""
-# An ended child of the same key lets its still open issue go to the plan that names it anew.
-CHILD_LET_GO = """
-UPDATE child SET issue_id = NULL WHERE issue_id = %(child_issue_id)s AND id <> %(child_id)s AND ended_at IS NOT NULL
-"""
-CHILD_MADE = """
-UPDATE child SET number = %(number)s, issue_id = %(child_issue_id)s, sent_at = coalesce(sent_at, clock_timestamp())
- WHERE id = %(child_id)s AND job_id = %(job_id)s AND (number IS NULL OR number = %(number)s)
-"""
-CHILD_APPROVED = """
-UPDATE issue SET approved_hash = content_hash, approved_title = title, approved_body = body, approved_by = %(by)s,
-                 approved_at = clock_timestamp()
- WHERE id = %(child_issue_id)s AND approved_hash IS NULL AND content_hash = %(content_hash)s
-"""
-CHILD_REQUEST = """
-INSERT INTO request (issue_id, source, asked_time, actor_id, actor_login, content_hash)
-VALUES (%(child_issue_id)s, 'child', clock_timestamp(), %(author_id)s, %(author_login)s, %(content_hash)s)
-ON CONFLICT DO NOTHING
-"""
-CHILD_LOOK = """
-INSERT INTO look (repository_id, number, why) VALUES (%(repository_id)s, %(number)s, 'child created')
-ON CONFLICT (repository_id, number)
-DO UPDATE SET written_at = clock_timestamp(), not_before = least(look.not_before, excluded.not_before),
-              why = excluded.why
-"""
-
-
-async def child_made(
-    conn: Connection, delivery: Delivery, child: ChildRow, made: Snapshot, *, asked_at: datetime, runs: bool
-) -> bool:
-    """Record the issue that was created or found for a child; in a transaction of the caller's.
-
-    `runs`: its `child` request goes with it (never for a proposal, nor for a child's child: one level deep).
-    """
-    values: dict[str, object] = {
-        "job_id": delivery.job_id,
-        "token": delivery.token,
-        "child_id": child.id,
-        "repository_id": delivery.repository_id,
-        "number": made.number,
-        "forge_issue_id": made.issue_id,
-        "title": clean_text(made.title),
-        "body": _bounded(clean_text(made.body)),
-        "content_hash": made.content_hash,
-        "author_id": made.author.id,
-        "author_login": made.author.login,
-        "open": made.state == "open",
-        "url": made.url,
-        "created_at": made.created_at,
-        "updated_at": made.updated_at,
-        "asked_at": asked_at,
-        "by": f"plan #{delivery.number}",
-    }
-    with translate(f"recording issue {made.number} as child {child.key}"):
-        async for row in await conn.execute(CHILD_ISSUE, values):
-            values["child_issue_id"] = row[0]
-        if (await conn.execute(CHILD_BEGAN, values)).rowcount != 1:
-            return False
-        await conn.execute(CHILD_LET_GO, values)
-        if (await conn.execute(CHILD_MADE, values)).rowcount != 1:
-            return False
-        if runs and not child.proposal and not delivery.is_child:
-            await conn.execute(CHILD_APPROVED, values)
-            await conn.execute(CHILD_REQUEST, values)
-        await conn.execute(CHILD_LOOK, values)
-    return True
-
-
-def _bounded(text: str) -> str:
-    """The first MiB, as intake stores it; the hash covers all of it."""
-    return text.encode()[:BODY_BYTES].decode("utf-8", "ignore")
-
-
-CHILD_LINKED = """
-UPDATE child c SET linked_at = clock_timestamp()
-  FROM job j
- WHERE j.id = %(job_id)s AND j.publish_token = %(token)s AND j.state = 'publishing'
-   AND c.id = %(child_id)s AND c.job_id = j.id
-"""
-
-
-async def child_linked(conn: Connection, delivery: Delivery, child_id: int) -> bool:
-    """Record that a child's forge dependencies are in place, or cannot be."""
-    return await _one(conn, CHILD_LINKED, delivery, "recording a child's dependencies", child_id=child_id)
+    return await fenced(conn, PULL_MADE, delivery, f"recording pull request {number}", number=number)
 
 
 POSTPONE = """
@@ -382,7 +247,7 @@ UPDATE job
 async def postpone(conn: Connection, delivery: Delivery, *, wait_s: float, reason: str | None, failures: int) -> bool:
     """Give the take back; the job is due again in `wait_s` seconds. `reason`: why it does not go on, None: it does."""
     doing = f"postponing the delivery of job {delivery.job_id}"
-    return await _one(conn, POSTPONE, delivery, doing, wait_s=wait_s, reason=reason, failures=failures)
+    return await fenced(conn, POSTPONE, delivery, doing, wait_s=wait_s, reason=reason, failures=failures)
 
 
 PREDECESSORS = """
@@ -399,7 +264,7 @@ async def predecessors(conn: Connection, delivery: Delivery, number: int) -> tup
         return tuple([row[0] async for row in await conn.execute(PREDECESSORS, values)])
 
 
-async def _one(conn: Connection, statement: LiteralString, delivery: Delivery, doing: str, **values: object) -> bool:
+async def fenced(conn: Connection, statement: LiteralString, delivery: Delivery, doing: str, **values: object) -> bool:
     """Run one fenced statement: True when it touched its row, False when the take is lost."""
     values |= {"job_id": delivery.job_id, "token": delivery.token}
     with translate(f"{doing} (job {delivery.job_id})"):
