@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 from uuid import uuid4
 
 import pytest
 from psycopg import AsyncClientCursor
 
 from tests.support import rows
+from tests.support.plans import Node, pages, walks_one_index
 from tests.support.statements import numbered
 from tireless.store import claim
 from tireless.store.claim import RunnerId, claim_next
@@ -61,15 +61,6 @@ async def fill(conn: Connection, *statements: str, live: int = 0, history: int =
 LIVE = (LANES, ISSUES, REQUESTS, LIVE_JOBS)
 HISTORY = (OLD_REQUESTS, OLD_JOBS)
 
-Node = dict[str, Any]
-
-
-def nodes(plan: Node) -> Iterator[Node]:
-    """Every node of a plan."""
-    yield plan
-    for below in plan.get("Plans", []):
-        yield from nodes(below)
-
 
 async def claims_plan(conn: Connection, options: str = "") -> Node:
     """The plan of CLAIM with its parameters in place."""
@@ -93,17 +84,6 @@ async def explained(conn: Connection, query: str) -> Node:
     return cast(Node, row[0][0]["Plan"])
 
 
-def walks_one_index(plan: Node) -> None:
-    """The pick walks job_pending once, unsorted; no job, attempt or issue is searched for by reading the table."""
-    indexes = [node["Index Name"] for node in nodes(plan) if "Index Name" in node]
-    assert indexes.count("job_pending") == 1
-    assert {name for name in indexes if name.startswith("job")} == {"job_pending", "job_pkey"}
-    read_through = {node["Relation Name"] for node in nodes(plan) if node["Node Type"] == "Seq Scan"}
-    assert not {"job", "attempt", "issue"} & read_through
-    (lock,) = [node for node in nodes(plan) if node["Node Type"] == "LockRows"]
-    assert [node["Node Type"] for node in nodes(lock)][1:] in (["Index Scan"], ["Result", "Index Scan"])
-
-
 @pytest.mark.parametrize("statistics", [True, False])
 async def test_the_claim_walks_one_index(conn: Connection, statistics: bool) -> None:
     """With many rows and with or without statistics, with parameters in place and as a generic plan."""
@@ -125,7 +105,7 @@ async def test_history_costs_a_claim_nothing(conn: Connection) -> None:
         for _ in range(2):  # the first one fills the session's caches
             async with conn.transaction(force_rollback=True):
                 plan = await claims_plan(conn, "ANALYZE, BUFFERS, ")
-        touched.append(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+        touched.append(pages(plan))
     assert touched[1] <= 1.2 * touched[0]
 
 
