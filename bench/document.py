@@ -15,7 +15,9 @@ PLOT = "benchmarks.svg"
 HEAD = """# Benchmarks
 
 Made by `./run bench{words}`: everything above the last marker is written by it, in one run, on one private PostgreSQL
-in safe mode. {load}
+in safe mode.
+
+{load}
 
 ![Jobs a second with 16 workers, batches, and the time from commit to claim](benchmarks.svg)
 """
@@ -168,7 +170,7 @@ def _rounds(figures: Figures) -> str:
 def _load(around: Circumstances) -> str:
     said = f"The load average was {around.load_before} before it and {around.load_after} after it."
     if around.disturbed:
-        said += " **Others used the machine meanwhile: take these figures as noise, and only the ratios as hints.**"
+        said += "\n**Others used the machine meanwhile: take these figures as noise, and the ratios as hints.**"
     return said
 
 

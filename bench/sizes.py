@@ -47,14 +47,14 @@ FULL = Sizes(
 QUICK = Sizes(
     rounds=3,
     history_rounds=3,
-    history=200_000,
+    history=100_000,
     pairs=1600,
-    jobs=500,
+    jobs=400,
     expired=1000,
     renewals=100,
     enqueued=150,
     latencies=25,
-    patience_s=110.0,
+    patience_s=100.0,
 )
 TINY = Sizes(
     rounds=1,
