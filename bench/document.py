@@ -87,7 +87,7 @@ def write(folder: Path, figures: Figures, around: Circumstances) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "benchmarks.md"
     kept = path.read_text(encoding="utf-8").partition(MARKER)[2] if path.exists() else "\n"
-    path.write_text(f"{markdown(figures, around)}\n{MARKER}{kept}", encoding="utf-8")
+    path.write_text(f"{markdown(figures, around)}\n\n{MARKER}{kept}", encoding="utf-8")
     (folder / PLOT).write_text(svg(panels(figures)), encoding="utf-8")
     return path
 
