@@ -140,10 +140,11 @@ async def test_pushes_of_one_repository_do_not_mix(
 
 
 @asynccontextmanager
-async def _process(*args: str) -> AsyncIterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """`python -m tireless.loopback`: the process and what it said first."""
+async def _process(*args: str, tmp: Path) -> AsyncIterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """`python -m tireless.loopback`: the process, its temporary files below `tmp`, and what it said first."""
     command = [sys.executable, "-m", "tireless.loopback", "--with-stdin", *args]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    env = {**os.environ, "TMPDIR": str(tmp)}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     assert process.stdin is not None
     try:
@@ -159,7 +160,7 @@ async def test_as_a_process_of_its_own(tmp_path: Path) -> None:
     """It says where it is, serves the same forge, is steered over HTTP, and ends with its standard input."""
     git_dir = tmp_path / "git"
     git_dir.mkdir()
-    async with _process("--git-dir", str(git_dir), "--page-limit", "7") as (process, said):
+    async with _process("--git-dir", str(git_dir), "--page-limit", "7", tmp=tmp_path) as (process, said):
         site_admin = Person(url=said["url"], login=said["login"], token=said["token"], password=said["password"])
         async with site_admin:
             stage = await set_stage(site_admin)
@@ -214,15 +215,14 @@ async def _steer(door: httpx.AsyncClient, stage: Stage, forge: GiteaForge) -> No
     assert list(state["repositories"][stage.path]["branches"]) == ["main"]
 
 
-async def test_a_signal_ends_it_and_its_directory() -> None:
+async def test_a_signal_ends_it_and_its_directory(tmp_path: Path) -> None:
     """SIGTERM: it ends by itself, and its temporary directory is gone."""
-    before = set(Path("/tmp").glob("tireless-loopback-*"))
-    async with _process() as (process, said):
-        mine = set(Path("/tmp").glob("tireless-loopback-*")) - before
+    async with _process(tmp=tmp_path) as (process, said):
+        assert list(tmp_path.glob("tireless-loopback-*")) != []
         assert said["url"].startswith("http://127.0.0.1:")
         os.kill(process.pid, signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 10) == 0
-        assert not any(each.exists() for each in mine)
+        assert list(tmp_path.iterdir()) == []
 
 
 async def test_it_is_large_enough(loopback: LoopbackForge, stage: Stage) -> None:
