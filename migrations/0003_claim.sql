@@ -1,6 +1,7 @@
 -- How work is taken, ended and taken back: what store/claim.py, settle.py, sweep.py and lanes.py ask of the database
 -- in one round trip, because it counts, or locks more than one row, before it writes.
--- Locks here: latch, repository (by id), plan issue, job, attempt, child, lane, lane_breaker, lane_hold, look; rows FOR NO KEY UPDATE.
+-- Locks here: the table attempt, latch, repository (by id), plan issue, job, attempt, child, lane (by name), lane_breaker, lane_hold,
+-- mirror, look (by number); rows FOR NO KEY UPDATE.
 -- In a function every statement has a snapshot of its own: what is read after a lock is what the last holder left.
 
 -- The day's runs of a repository that limits them.
@@ -31,30 +32,40 @@ BEGIN
     FOR NO KEY UPDATE;
 END $$;
 
--- Whoever ended a job calls this in the same transaction, once: its issue is looked at again, a delivered child ends and
+-- Whoever ended jobs calls this in the same transaction, once: their issues are looked at again, a delivered child ends and
 -- is counted at its plan (once: a child that has ended is not found), what was recorded but never created is dropped.
-CREATE FUNCTION job_ended(of_job bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- Looks in one statement and by number: two that end several at once would else wait for each other.
+CREATE FUNCTION jobs_ended(of_jobs bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  j    record;
   plan bigint;
 BEGIN
-  SELECT b.state, b.issue_id, b.repository_id, i.number INTO STRICT j
-    FROM job b JOIN issue i ON i.id = b.issue_id WHERE b.id = of_job;
-  IF j.state = 'delivered' THEN
+  FOR plan IN
     UPDATE child c SET ended_at = clock_timestamp(), ended_reason = 'delivered'
-      WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL RETURNING c.plan_issue_id INTO plan;
-    IF plan IS NOT NULL THEN
-      UPDATE issue SET children_done = children_done + 1 WHERE id = plan;
-      PERFORM mirror_changed(plan);
-    END IF;
-  END IF;
-  DELETE FROM child c WHERE c.job_id = of_job AND c.sent_at IS NULL AND c.number IS NULL AND c.ended_at IS NULL;
-  PERFORM look_again(j.repository_id, j.number, 'job ended');
-  -- A plan's children may have waited for its end.
-  PERFORM look_again(j.repository_id, c.number, 'plan ended') FROM child c
-    WHERE c.job_id = of_job AND c.number IS NOT NULL AND c.ended_at IS NULL ORDER BY c.number;
-  PERFORM pg_notify('tireless_mirror', '');
+      FROM job j
+     WHERE j.id = ANY (of_jobs) AND j.state = 'delivered' AND c.issue_id = j.issue_id AND c.ended_at IS NULL
+    RETURNING c.plan_issue_id
+  LOOP
+    UPDATE issue SET children_done = children_done + 1 WHERE id = plan;
+    PERFORM mirror_changed(plan);
+  END LOOP;
+  DELETE FROM child c WHERE c.job_id = ANY (of_jobs) AND c.sent_at IS NULL AND c.number IS NULL AND c.ended_at IS NULL;
+  INSERT INTO look (repository_id, number, why)
+  SELECT l.repository_id, l.number, min(l.why)
+    FROM (SELECT j.repository_id, i.number, 'job ended' AS why
+            FROM job j JOIN issue i ON i.id = j.issue_id WHERE j.id = ANY (of_jobs)
+           UNION ALL
+          -- A plan's children may have waited for its end.
+          SELECT j.repository_id, c.number, 'plan ended'
+            FROM child c JOIN job j ON j.id = c.job_id
+           WHERE c.job_id = ANY (of_jobs) AND c.number IS NOT NULL AND c.ended_at IS NULL) l
+   GROUP BY 1, 2 ORDER BY 1, 2
+  ON CONFLICT (repository_id, number) DO UPDATE
+    SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
+  PERFORM pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '');
 END $$;
+CREATE FUNCTION job_ended(of_job bigint) RETURNS void LANGUAGE sql AS $$
+  SELECT jobs_ended(ARRAY[of_job])
+$$;
 
 -- Cancel a job in whatever state: 'cancelled'; 'requested' of the runner that has it; 'too_late', since something of it
 -- may be on the forge; 'ended' before; null: no such job. `code` is the reason it ends with.
@@ -535,6 +546,7 @@ END $$;
 CREATE FUNCTION expire_claims(up_to int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   stale bigint[];
+  ended bigint[] := '{}';
   m     record;
   moved int := 0;
 BEGIN
@@ -572,16 +584,18 @@ BEGIN
       INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
       SELECT s.id, 'sweeper', 'expire', 'claimed', s.state, s.reason, jsonb_build_object('claim_no', t.claim_no, 'runner', t.claimed_by)
         FROM moved s JOIN late t ON t.id = s.id
+    ), probed AS MATERIALIZED (
+      SELECT l.name FROM lane l WHERE l.probe_token = ANY (ARRAY(SELECT t.claim_token FROM late t)) ORDER BY l.name FOR NO KEY UPDATE
     ), voided AS (
       UPDATE lane l SET probing = l.probe_since + probe_lives() > clock_timestamp(), probe_token = NULL, probe_since = NULL
-        FROM late t WHERE l.probe_token = t.claim_token
+       WHERE l.name = ANY (ARRAY(SELECT p.name FROM probed p))
       RETURNING l.name
     )
     SELECT s.id, s.state, s.lane, v.name AS probed FROM moved s LEFT JOIN voided v ON v.name = s.lane ORDER BY s.id
   LOOP
     moved := moved + 1;
     IF m.state IN ('failed', 'cancelled') THEN
-      PERFORM job_ended(m.id);
+      ended := ended || m.id;
     ELSIF m.state = 'publishing' THEN
       PERFORM pg_notify('tireless_publish', '');
     END IF;
@@ -590,6 +604,9 @@ BEGIN
     END IF;
     PERFORM pg_notify('tireless_mirror', '');
   END LOOP;
+  IF ended <> '{}' THEN
+    PERFORM jobs_ended(ended);
+  END IF;
   RETURN moved;
 END $$;
 
@@ -598,6 +615,7 @@ CREATE FUNCTION wake_due(up_to int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   due    bigint[];
   places bigint[];
+  ended  bigint[] := '{}';
   m      record;
   moved  int := 0;
 BEGIN
@@ -628,11 +646,14 @@ BEGIN
   LOOP
     moved := moved + 1;
     IF m.state = 'failed' THEN
-      PERFORM job_ended(m.id);
+      ended := ended || m.id;
     ELSIF m.state = 'pending' THEN
       PERFORM pg_notify('tireless_lane', m.lane);
     END IF;
   END LOOP;
+  IF ended <> '{}' THEN
+    PERFORM jobs_ended(ended);
+  END IF;
   RETURN moved;
 END $$;
 
@@ -665,8 +686,14 @@ BEGIN
     END IF;
   END LOOP;
   FOR h IN
+    -- Waits for nobody: lanes of the loop above are locked.
+    WITH lived AS MATERIALIZED (
+      SELECT l.name FROM lane l
+       WHERE l.probing AND l.probe_token IS NOT NULL AND l.probe_since + probe_lives() <= clock_timestamp()
+       ORDER BY l.name FOR NO KEY UPDATE SKIP LOCKED
+    )
     UPDATE lane l SET probing = false, probe_token = NULL, probe_since = NULL
-     WHERE l.probing AND l.probe_token IS NOT NULL AND l.probe_since + probe_lives() <= clock_timestamp()
+     WHERE l.name = ANY (ARRAY(SELECT d.name FROM lived d))
     RETURNING l.name
   LOOP
     PERFORM pg_notify('tireless_lane', h.name);

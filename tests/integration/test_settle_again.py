@@ -20,8 +20,9 @@ SAYABLE = [outcome for outcome in Outcome if outcome is not Outcome.LEASE_LOST]
 CHILD = NewChild(key="late", title="Late", body="Too late.", kind=Kind.IMPLEMENT)
 EVERYTHING = """
 SELECT j.*, j.ctid AS j, a.*, a.ctid AS a, (SELECT count(*) FROM job_event) AS told,
-       (SELECT count(*) FROM child) AS kids, (SELECT sum(children_done) FROM issue) AS done, (SELECT count(*) FROM output_chunk) AS chunks,
-       (SELECT sum(failures) FROM lane_breaker) AS failures, (SELECT count(*) FROM lane_hold) AS holds
+       (SELECT count(*) FROM child) AS kids, (SELECT sum(children_done) FROM issue) AS done,
+       (SELECT count(*) FROM output_chunk) AS chunks, (SELECT sum(failures) FROM lane_breaker) AS failures,
+       (SELECT count(*) FROM lane_hold) AS holds
   FROM job j JOIN attempt a ON a.job_id = j.id ORDER BY a.id
 """
 
@@ -60,7 +61,7 @@ async def test_different_words_at_once_one_counts(dsn: str) -> None:
 
 
 async def test_late_words(conn: Connection) -> None:
-    """After the lease, before the sweep, it counts; after the sweep it is lost, or already what the sweep made of it."""
+    """After the lease and before the sweep it counts; after the sweep it is lost, or already what that made of it."""
     for swept, recorded, outcome, answer in (
         (False, False, Outcome.NO_CHANGE, Answer.DONE),
         (False, True, Outcome.DONE, Answer.DONE),

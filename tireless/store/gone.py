@@ -60,9 +60,10 @@ async def missed(conn: Connection, repository_id: int, number: int, *, after_s: 
         kin = await (await conn.execute(KIN, where)).fetchone()
         job = await (await conn.execute(LIVE, where)).fetchone()
         await conn.execute(MARK_GONE, where)
+    if kin is not None:
+        await end_child(conn, kin[0], "gone")  # before the job: telling the plan's mirror comes before any look
     if job is not None:
         await call_off(conn, job[0], Cancelled.GONE)
     if kin is not None:
-        await end_child(conn, kin[0], "gone")
         await refresh_waits(conn, kin[1])
     return Missing.GONE

@@ -228,6 +228,7 @@ async def _apply(
     )
     if asked is not None:
         await store_verdicts(conn, issue_id, asked.verdicts)
+    await _end_child(conn, snapshot, known)
     made = await _act(conn, snapshot, known, issue_id, triage, scheme)
     live = known.standing.live
     if live is not None and asked is not None and asked.cannot_tell is None:
@@ -331,13 +332,17 @@ async def _change(
             assert_never(decision)
 
 
+async def _end_child(conn: Connection, snapshot: Snapshot, known: Known) -> None:
+    """End a child whose issue is closed. Before its job: telling the plan's mirror comes before any look."""
+    if known.child_id is not None and snapshot.state is not IssueState.OPEN:
+        await end_child(conn, known.child_id, "closed")
+
+
 async def _tell_kin(conn: Connection, snapshot: Snapshot, known: Known) -> None:
-    """End a child whose issue is closed, and find anew whom its plan's children wait for."""
+    """Find anew whom the plan's children wait for."""
     if known.child_id is None or known.plan_issue_id is None:
         return
     is_open = snapshot.state is IssueState.OPEN
-    if not is_open:
-        await end_child(conn, known.child_id, "closed")
     if known.open is not is_open or known.standing.live is not None:
         await refresh_waits(conn, known.plan_issue_id)
 

@@ -1,0 +1,125 @@
+"""Acts that end several jobs, or a plan with children, take their locks in one order: none waits in a ring."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+from tests.support import rows
+from tireless.domain.issue import IssueState, Person, Snapshot
+from tireless.domain.labels import LabelScheme
+from tireless.domain.outcome import Outcome
+from tireless.domain.people import Policy
+from tireless.store import steer
+from tireless.store.db import Connection, clock
+from tireless.store.intake import Reading, Rules, Taken, Took, take_in
+from tireless.store.record import Answer
+from tireless.store.settle import Ending, settle
+from tireless.store.sweep import expire_stale_claims
+
+LOOKS = "SELECT number FROM look ORDER BY ctid"
+"""The order in which they were written, in an empty table; it is the order in which their rows were locked."""
+
+
+async def numbers(conn: Connection) -> list[object]:
+    """The issues that are looked at again, in the order of the locks."""
+    return [row["number"] for row in await rows.rows(conn, LOOKS)]
+
+
+async def family(conn: Connection, plan: int, *children: int) -> rows.Made:
+    """A claimed plan, on issue number `plan`, that has adopted children which are issues already."""
+    made = await rows.job(conn, number=plan, state="claimed", kind="plan")
+    for number in children:
+        await rows.child(
+            conn, made.issue_id, f"k{number}", job_id=made.job_id, attempt_id=made.attempt_id, number=number
+        )
+    return made
+
+
+async def test_a_sweep_looks_at_issues_in_their_order(conn: Connection) -> None:
+    """Whatever the order of the jobs it ends, and with the children of a plan among them."""
+    for number in (9, 4, 7):
+        await rows.job(conn, number=number, state="claimed", lease_s=-1.0, max_attempts=1)
+    plan = await family(conn, 6, 8, 3)
+    await rows.change(conn, "job", plan.job_id, cancel_requested="closed")
+    await rows.expire(conn, plan.job_id)
+    assert await expire_stale_claims(conn) == 4
+    assert await numbers(conn) == [3, 4, 6, 7, 8, 9]
+
+
+async def test_an_end_looks_at_issues_in_their_order(conn: Connection) -> None:
+    """A plan that ends has its children's issues looked at and its own, the lowest number first."""
+    for end in (settled, cancelled):
+        await conn.execute("DELETE FROM look")
+        await conn.execute("VACUUM look")
+        await end(conn, await family(conn, {settled: 5, cancelled: 15}[end], 8, 3))
+        assert await numbers(conn) in ([3, 5, 8], [3, 8, 15])
+
+
+async def settled(conn: Connection, made: rows.Made) -> None:
+    """It ends by its runner's word."""
+    assert await settle(conn, *made.claim, Ending(outcome=Outcome.FAILED)) is Answer.DONE
+
+
+async def cancelled(conn: Connection, made: rows.Made) -> None:
+    """It is asked to stop, and does."""
+    await steer.cancel(conn, made.job_id, "ada")
+    assert await settle(conn, *made.claim, Ending(outcome=Outcome.CANCELLED)) is Answer.DONE
+
+
+async def test_a_sweep_and_the_end_of_a_plan_do_not_deadlock(dsn: str) -> None:
+    """The sweep ends two children's jobs while their plan ends, each held up between two looks."""
+    async with rows.connections(dsn, 4) as (sweeper, runner, holder, watcher):
+        first = await rows.job(watcher, number=5, state="claimed", lease_s=-1.0, max_attempts=1)
+        second = await rows.job(watcher, number=3, state="claimed", lease_s=-1.0, max_attempts=1)
+        unsent = await rows.child(watcher, second.issue_id, "x", job_id=second.job_id, attempt_id=second.attempt_id)
+        plan = await family(watcher, 1, 3, 5)
+        async with holder.transaction():
+            await holder.execute("SELECT FROM child WHERE id = %(id)s FOR UPDATE", {"id": unsent})
+            sweeping = asyncio.create_task(expire_stale_claims(sweeper))
+            await rows.until_blocked(watcher, sweeper)
+            settling = asyncio.create_task(settle(runner, *plan.claim, Ending(outcome=Outcome.FAILED)))
+            await rows.value(watcher, "SELECT pg_sleep(0.05)")  # it gets as far as it can
+        assert await sweeping == 2
+        assert await settling is Answer.DONE
+        assert await rows.states(watcher, [first, second, plan]) == ["failed"] * 3
+
+
+async def test_intake_of_a_closed_child_and_the_end_of_its_plan_do_not_deadlock(dsn: str) -> None:
+    """A child's issue is closed while the plan ends: the one looks at what the other tells, in the same order."""
+    async with rows.connections(dsn, 4) as (intake, runner, holder, watcher):
+        live = await rows.job(watcher, number=5)
+        plan = await family(watcher, 1, 5)
+        child = await rows.value(watcher, "UPDATE child SET issue_id = %(id)s RETURNING id", id=live.issue_id)
+        async with holder.transaction():
+            await holder.execute("SELECT FROM child WHERE id = %(id)s FOR UPDATE", {"id": child})
+            closing = asyncio.create_task(closed(intake, live))
+            await rows.until_blocked(watcher, intake)
+            settling = asyncio.create_task(settle(runner, *plan.claim, Ending(outcome=Outcome.FAILED)))
+            await rows.value(watcher, "SELECT pg_sleep(0.05)")  # it gets as far as it can
+        assert (await closing).how is Took.STORED
+        assert await settling is Answer.DONE
+        assert await rows.states(watcher, [live, plan]) == ["cancelled", "failed"]
+
+
+async def closed(conn: Connection, made: rows.Made) -> Taken:
+    """Intake reads that the issue was closed."""
+    issue = await rows.row(conn, "issue", made.issue_id)
+    created, updated = issue["created_at"], issue["updated_at"]
+    assert isinstance(created, datetime)
+    assert isinstance(updated, datetime)
+    snapshot = Snapshot(
+        number=made.number,
+        issue_id=int(str(issue["forge_issue_id"])),
+        title=str(issue["title"]),
+        body=str(issue["body"]),
+        author=Person(7, "ada"),
+        state=IssueState.CLOSED,
+        labels=(),
+        created_at=created,
+        updated_at=updated,
+        url="u",
+    )
+    async with conn.transaction():
+        reading = Reading(snapshot, await clock(conn))
+        return await take_in(conn, made.repository_id, reading, rules=Rules(LabelScheme(), Policy(), ()))
