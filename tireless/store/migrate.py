@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from psycopg import sql
+
 from tireless.errors import SchemaMismatch, StoreUnavailable
 from tireless.store.db import Connection, connect, shown, transaction, translate
 
@@ -193,11 +195,26 @@ VALUES (%(version)s, %(name)s, %(sha256)s, %(took_ms)s)
 async def _apply(conn: Connection, migration: Migration) -> None:
     doing = f"applying the migration {migration.name}"
     if _NO_TRANSACTION.match(migration.text):
+        await _drop_half_built(conn, doing)
         await _run(conn, migration, doing)
         return
     async with transaction(conn, doing):
         await conn.execute(MIGRATION_LIMITS)
         await _run(conn, migration, doing)
+
+
+# What a killed CREATE INDEX CONCURRENTLY leaves is found by IF NOT EXISTS, costs every write, and serves nobody.
+HALF_BUILT = """
+SELECT n.nspname, c.relname
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE NOT i.indisvalid AND n.nspname = current_schema()
+"""
+
+
+async def _drop_half_built(conn: Connection, doing: str) -> None:
+    with translate(doing):
+        for name in await (await conn.execute(HALF_BUILT)).fetchall():
+            await conn.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(*name)))
 
 
 async def _run(conn: Connection, migration: Migration, doing: str) -> None:
