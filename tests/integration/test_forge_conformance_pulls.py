@@ -196,13 +196,19 @@ async def test_a_deleted_branch_closes_its_pull_request(stage: Stage, forge: Git
 
 async def test_eight_creates_at_once_make_eight(stage: Stage, forge: GiteaForge) -> None:
     """The 409 is looked for, then inserted: no fence. Who creates must look for twins afterwards."""
-    await stage.bob.commit(stage.path, "a.txt", "a", new_branch="work")
-    made = await asyncio.gather(
-        *(forge.create_pull(stage.repo, _new("work")) for _ in range(8)), return_exceptions=True
-    )
-    opened = await forge.pulls(stage.repo, head="work")
-    assert len(opened) == sum(not isinstance(each, BaseException) for each in made)
-    assert len(opened) > 1
+    most = 0
+    for number in range(10):  # a busy machine may carry out all eight one after the other
+        branch = f"work{number}"
+        await stage.bob.commit(stage.path, f"{branch}.txt", "a", new_branch=branch)
+        made = await asyncio.gather(
+            *(forge.create_pull(stage.repo, _new(branch)) for _ in range(8)), return_exceptions=True
+        )
+        opened = await forge.pulls(stage.repo, head=branch)
+        assert len(opened) == sum(not isinstance(each, BaseException) for each in made)
+        most = max(most, len(opened))
+        if most > 1:
+            break
+    assert most > 1
 
 
 async def test_a_push_moves_the_head_of_a_pull_request(stage: Stage, forge: GiteaForge, tmp_path: Path) -> None:
