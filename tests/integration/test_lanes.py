@@ -55,6 +55,25 @@ async def test_a_lane_that_is_gone_stays_closed(conn: Connection) -> None:
     assert len(await claim_next(conn, ["codex"], runner=ME)) == 1
 
 
+async def test_a_lowered_limit_waits_for_claims_that_know_the_old_one(dsn: str) -> None:
+    """A claim that has read the old limit is waited for: once the call has returned nobody claims by it."""
+    async with rows.connections(dsn, 4) as (holder, claiming, operator, watcher):
+        await sync_lanes(watcher, [replace(CODEX, max_running=3)])
+        repository = await rows.repository(watcher, max_running=9)
+        for state in ("claimed", "pending", "pending"):
+            await rows.job(watcher, lane_name="codex", state=state)
+        async with holder.transaction():
+            query = "SELECT 1 FROM repository WHERE id = %(id)s FOR NO KEY UPDATE"
+            await holder.execute(query, {"id": repository})
+            late = asyncio.create_task(claim_next(claiming, ["codex"], runner=ME))
+            await rows.until_blocked(watcher, claiming)
+            lowers = asyncio.create_task(sync_lanes(operator, [replace(CODEX, max_running=1)]))
+            await rows.until_blocked(watcher, operator)
+        assert len(await late) == 1
+        await lowers
+        assert await claim_next(claiming, ["codex"], runner=ME) == []
+
+
 async def test_a_new_limit_of_a_repository_counts_claims_under_way(dsn: str) -> None:
     """From the call's return on no claim exceeds it, though one was being made by an open lane when it was called."""
     async with rows.connections(dsn, 4) as (claiming, limiting, late, watcher):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.support.storemachine import StoreMachine, World, close_world, open_world
@@ -122,5 +123,6 @@ def test_the_machine_catches_mutants(
 ) -> None:
     """Each of three faults that were put into the store is found within some thousand acts."""
     mutate(world, monkeypatch)
-    with pytest.raises((AssertionError, StoreError)):  # wrong rows, a wrong answer, or a lock that should not be met
+    # Wrong rows, a wrong answer, a lock that should not be met; perhaps not the same when it is tried again.
+    with pytest.raises((AssertionError, StoreError, Flaky)):
         play_on(world, batches=6)

@@ -78,10 +78,7 @@ class Claimer:
             lanes = self.chance.sample(LANES, k=self.chance.randint(1, 3))
             sent = time.monotonic_ns()
             claims = await claim_next(self.conn, lanes, runner=self.me, n=2 if self.chance.random() < 0.1 else 1)
-            works = [Work(self, claim, sent) for claim in claims]
-            for work in works:
-                work.note("begin", until=work.deadline)
-            for work in works:
+            for work in [Work(self, claim, sent) for claim in claims]:
                 await work.run()
             if not claims:
                 await asyncio.sleep(self.chance.uniform(0.01, 0.05))
@@ -105,6 +102,10 @@ class Work:
 
     async def run(self) -> None:
         """Work as long as it takes and may; then the last word, sometimes twice, and sometimes by one who lost."""
+        if time.monotonic_ns() > self.deadline:
+            self.note("skipped")  # of two claimed at once the second waits for the first, and no longer than its lease
+            return
+        self.note("begin", until=self.deadline)
         chance = self.of.chance
         fate = chance.random()
         lease_s = self.claim.lease_s

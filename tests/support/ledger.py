@@ -150,7 +150,7 @@ def _works(lines: Sequence[Line]) -> tuple[dict[str, Work], list[str]]:
                 found.append(f"the claim {token} of job {line['job']} was begun twice")
             names = ("token", "job", "claim_no", "host", "lane", "repo", "until")
             works[token] = Work(begin=line["at"], **{name: line[name] for name in names})
-        elif line["did"] == "tick":
+        elif line["did"] in ("tick", "skipped"):
             continue
         elif token not in works:
             found.append(f"{line['did']} of job {line['job']} was told before it was begun")
@@ -224,10 +224,12 @@ def _joined(works: Mapping[str, Work], history: History) -> list[str]:
         row = rows.get(work.token)
         if row is not None and (row.job, row.claim_no, row.host) != (work.job, work.claim_no, work.host):
             found.append(f"job {work.job}: claim {work.claim_no} of {work.host} is another's in the rows")
+    skipped = {line["token"] for line in history.lines if line["did"] == "skipped"}
     unbegun = [row for row in history.attempts if row.token not in works]
+    silent = [row for row in unbegun if row.token not in skipped]
     found += [
         f"job {row.job}: {row.host} never began claim {row.claim_no} and did not die"
-        for row in unbegun
+        for row in silent
         if row.host not in killed
     ]
     found += [
@@ -235,7 +237,7 @@ def _joined(works: Mapping[str, Work], history: History) -> list[str]:
         for row in unbegun
         if not row.swept
     ]
-    lost = Counter(row.host for row in unbegun)
+    lost = Counter(row.host for row in silent)
     found += [f"{host} died once and lost {count} claims it never began" for host, count in lost.items() if count > 2]
     return found
 

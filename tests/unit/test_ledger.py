@@ -110,12 +110,17 @@ TRUE = History(
         end(4210, "p3", "j5c2", until=5200),
         said(4211, "p3", "j5c2", "retry", "done"),
         {"did": "killed", "at": 4300 * MS, "host": "p4"},
-        # its third claim was made by one who died before he knew
+        # the third claim of job 5 was made by one who died before he knew
         {"did": "killed", "at": 4500 * MS, "host": "p5"},
         begin(5700, "p3", "j5c4"),
         end(5710, "p3", "j5c4", until=6700),
         said(5711, "p3", "j5c4", "done", "done", did="record"),
         said(5713, "p3", "j5c4", "done", "done"),
+        # job 6: claimed along with another, and given up before its turn came
+        told("skipped", 7600, "p3", "j6c1"),
+        begin(7700, "p2", "j6c2"),
+        end(7710, "p2", "j6c2", until=8700),
+        said(7711, "p2", "j6c2", "failed", "done"),
     ],
     attempts=[
         row("j1c1", "p1", 10, 21, "no_change"),
@@ -125,6 +130,8 @@ TRUE = History(
         row("j3c2", "p3", 2500, 2701, "no_change"),
         row("j4c1", "p6", 2800, 3900, "lease_lost"),
         row("j4c2", "p3", 4000, 4011, "failed"),
+        row("j6c1", "p3", 6000, 7500, "lease_lost"),
+        row("j6c2", "p2", 7700, 7711, "failed"),
         row("j5c1", "p4", 3000, 4100, "lease_lost"),
         row("j5c2", "p3", 4200, 4211, "retry"),
         row("j5c3", "p5", 4400, 5600, "lease_lost"),
@@ -135,6 +142,7 @@ TRUE = History(
         job(2, 2, "failed", "pending"),
         job(3, 2, "delivered", "pending"),
         job(4, 2, "failed", "pending"),
+        job(6, 2, "failed", "pending"),
         job(5, 4, "delivered", "pending", "waiting", "pending"),
     ],
     limits=[
@@ -150,7 +158,7 @@ def test_a_true_history_passes() -> None:
     """Doubled words, deaths, stalls past a lease, claims nobody lived to begin: all of that may be."""
     assert faults(TRUE) == []
     count = tally(TRUE)
-    assert (count["overlaps"], count["expired"], count["settle: lost"], count["settle: already"]) == (3, 5, 1, 1)
+    assert (count["overlaps"], count["expired"], count["settle: lost"], count["settle: already"]) == (3, 6, 1, 1)
 
 
 def lines(change: Callable[[dict[str, Any]], dict[str, Any] | None], history: History = TRUE) -> History:
@@ -222,6 +230,7 @@ FALSE: dict[str, tuple[History, str]] = {
     ),
     "work under another's claim": (attempt("j1c1", host="p3"), "is another's in the rows"),
     "a claim handed to nobody": (without("j1c1"), "never began claim 1, and it ended as no_change"),
+    "a claim that was skipped and went on": (attempt("j6c1", swept=False), "never began claim 1, and it ended as"),
     "a claim of one who lives": (lines(lambda one: None if one.get("host") == "p5" else one), "p5 never began claim 3"),
     "one claim begun twice": (replace(TRUE, lines=[*TRUE.lines, begin(12, "p1", "j1c1")]), "was begun twice"),
     "a beginning without end": (without("j1c1", "end"), "wrote before it ended"),
@@ -257,7 +266,7 @@ FALSE: dict[str, tuple[History, str]] = {
         a_job(1, path=(*TRUE.jobs[0].path, ("delivered", "delivered"))),
         "job 1 is delivered and ended 2 times",
     ),
-    "events with a gap": (a_job(5, path=[*TRUE.jobs[4].path[:2], *TRUE.jobs[4].path[3:]]), "do not follow each other"),
+    "events with a gap": (a_job(5, path=[*TRUE.jobs[5].path[:2], *TRUE.jobs[5].path[3:]]), "do not follow each other"),
     "a process that failed": (
         replace(
             TRUE, lines=[*TRUE.lines, {"did": "error", "at": 1, "host": "p3", "text": "StoreUnavailable: deadlock"}]

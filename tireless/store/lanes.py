@@ -60,8 +60,11 @@ async def _shut_out(conn: Connection, doing: str, wait_ms: int) -> bool:
 
 # ------------------------------------------------------------------------------------------------ configuration
 
-BEGINS_TO_COUNT = """
-SELECT EXISTS (SELECT FROM lane l WHERE l.name = ANY (%(limited)s::text[]) AND NOT l.counted)
+# A claim under way goes by the limit it has read.
+TIGHTENS = """
+SELECT EXISTS (
+  SELECT FROM unnest(%(names)s::text[], %(limits)s::int[]) AS given (name, most) JOIN lane l USING (name)
+   WHERE given.most < l.max_running OR (given.most IS NOT NULL AND l.max_running IS NULL))
 """
 CONFIGURE_LANE = """
 INSERT INTO lane (name, position, kinds, is_default, children_of_plan, lease_s, max_attempts, backoff_base_s,
@@ -83,12 +86,12 @@ OPENED = "SELECT pg_notify('tireless_lane', name) FROM unnest(%(names)s::text[])
 async def sync_lanes(conn: Connection, lanes: Sequence[Lane]) -> list[str]:
     """Write the configured lanes; those that are gone from it stay, closed. Returns the names closed by this call.
 
-    A transaction of its own. A limit that is new holds for every claim from the commit on, claims under way included.
+    A transaction of its own. A new or lower limit holds for every claim from then on, claims under way included.
     """
     doing = "writing the configured lanes"
-    limited = [lane.name for lane in lanes if lane.max_running is not None]
+    limits = {"names": [lane.name for lane in lanes], "limits": [lane.max_running for lane in lanes]}
     with translate(doing):
-        row = await (await conn.execute(BEGINS_TO_COUNT, {"limited": limited})).fetchone()
+        row = await (await conn.execute(TIGHTENS, limits)).fetchone()
         around = no_claims(conn, doing) if row and row[0] else transaction(conn, doing)
         async with around:
             # By name, in the order of locks; children_of_plan may point ahead, its key is deferred.
