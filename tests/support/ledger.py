@@ -14,8 +14,9 @@ from itertools import pairwise
 from typing import Any
 
 Line = Mapping[str, Any]
-SILENT = 500_000_000
-"""A process that works writes every twenty milliseconds: one that wrote nothing for half a second stood still."""
+SILENT = 100_000_000
+"""A process that works writes every twenty milliseconds, and lets go a hundred before its lease ends: one that wrote
+nothing for so long was given no time by the machine, and did nothing."""
 TERMINAL = ("delivered", "failed", "cancelled")
 
 
@@ -177,10 +178,9 @@ def _stood_still(host: str, killed: int, lines: Sequence[Line]) -> int | None:
     told = [line for line in lines if line.get("host") == host]
     signals = [line for line in told if line["did"] in ("stopped", "continued")]
     last = max(signals, key=lambda line: line["at"], default=None)
-    if last is not None and last["did"] == "stopped":
-        return int(last["at"])
+    stopped = int(last["at"]) if last is not None and last["did"] == "stopped" else None
     wrote = max(line["at"] for line in told if "token" in line)
-    return wrote if killed - wrote > SILENT else None
+    return wrote if (stopped or killed) - wrote > SILENT else stopped
 
 
 def _pairs(works: Iterable[Work]) -> Iterator[tuple[Work, Work]]:

@@ -105,6 +105,7 @@ TRUE = History(
         {"did": "killed", "at": 4050 * MS, "host": "p6"},
         # job 5: a runner that is stopped, and killed so; the second one backs off and comes again
         begin(3000, "p4", "j5c1"),
+        told("tick", 3090, "p4", "j5c1"),
         {"did": "stopped", "at": 3100 * MS, "host": "p4"},
         begin(4200, "p3", "j5c2"),
         end(4210, "p3", "j5c2", until=5200),
