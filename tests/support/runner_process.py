@@ -21,6 +21,7 @@ from uuid import uuid4
 from tireless import log
 from tireless.agent.attempt import AgentRoom, LaneCommand
 from tireless.agent.gitcli import Credential, Git
+from tireless.agent.hooks import Hook, Hooks
 from tireless.agent.places import Places
 from tireless.agent.workspace import Workspaces
 from tireless.redact import Redactor
@@ -56,6 +57,7 @@ class Setup:
     grace_s: float = 0.2
     idle_poll_s: float = 60.0
     leases_dsn: str | None = None
+    hooks: dict[str, list[str]] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=lambda: asdict(HASTY))
 
     def save(self, path: Path) -> Path:
@@ -97,7 +99,8 @@ async def rig(setup: Setup, *, worker_type: type[Worker] = Worker) -> AsyncItera
         redactor=redactor,
         environ={"PATH": os.environ["PATH"], "HOME": setup.root},
     )
-    command = LaneCommand(tuple(setup.argv), grace_s=setup.grace_s)
+    hooks = Hooks({Hook(name): tuple(argv) for name, argv in setup.hooks.items()})
+    command = LaneCommand(tuple(setup.argv), grace_s=setup.grace_s, hooks=hooks)
     name = f"tireless runner {setup.name}"
     async with (
         open_pool(setup.dsn, min_size=0, max_size=2 + 2 * setup.slots, application_name=name) as pool,

@@ -6,6 +6,7 @@ control = Control(deadline)                                      # deadline: boo
 ended = await room.execute(prepared, control, on_output=…)       # meanwhile: control.set_deadline, control.stop
 verdict = await room.collect(prepared, ended)                    # never raises for what an agent did
 … record_result(verdict) …  await room.push(prepared, remote, verdict)  … settle(verdict) …
+ended = await room.after_run(prepared, ended, control)           # the operator's hook; its words join the output
 await room.remove(prepared)                                      # always; keeps undelivered work as a bundle
 """
 
@@ -14,13 +15,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from tireless import log
 from tireless.agent import protocol
 from tireless.agent.collect import Collector
-from tireless.agent.control import Control, RunAs, RunSpec
+from tireless.agent.control import Control, RunAs, RunSpec, boottime
 from tireless.agent.gitcli import Remote
+from tireless.agent.hooks import Hook, HookError, Hooks, Ran, run_hook, with_hooks
 from tireless.agent.process import run_agent
 from tireless.agent.prompt import OVERRIDE_MAX, override_path, render_prompt
 from tireless.agent.protocol import Assignment, Exchange
@@ -31,6 +34,8 @@ from tireless.domain.result import Result
 from tireless.domain.text import branch_name, one_line
 from tireless.errors import WorkspaceError
 from tireless.redact import Redactor
+
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class LaneCommand:
     run_as: RunAs | None = None
     home: str | None = None
     """HOME of the agent; None: the runner's own."""
+    hooks: Hooks = field(default_factory=Hooks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,9 @@ class Prepared:
     exchange: Exchange
     spec: RunSpec
     branch: str
+    hooks: Hooks = field(default_factory=Hooks)
+    said: str = ""
+    """What the hook after_create printed."""
 
 
 class AgentRoom:
@@ -67,11 +76,18 @@ class AgentRoom:
         self._environ = environ
 
     async def prepare(
-        self, assignment: Assignment, command: LaneCommand, remote: Remote, *, repository: str
+        self,
+        assignment: Assignment,
+        command: LaneCommand,
+        remote: Remote,
+        *,
+        repository: str,
+        control: Control | None = None,
     ) -> Prepared:
-        """Tree, prompt and environment. `repository` names the cache: made of ids, one per forge and repository.
+        """Tree, prompt, environment, and the hook after_create, which `control` stops as it will stop the agent.
 
-        Raises WorkspaceError, and leaves nothing on disk then.
+        `repository` names the cache: made of ids, one per forge and repository. Raises WorkspaceError (HookError is
+        one), and leaves nothing on disk then.
         """
         space = await self.spaces.prepare(
             assignment.key,
@@ -80,9 +96,14 @@ class AgentRoom:
             base_branch=assignment.base_branch,
             run_as=command.run_as,
         )
+        prepared: Prepared | None = None
         try:
-            return await self._hand_over(assignment, command, space)
+            prepared = await self._hand_over(assignment, command, space)
+            ran = await self._before(Hook.AFTER_CREATE, prepared, control or _long_enough(command.hooks))
+            return replace(prepared, said=ran.said)
         except BaseException:
+            if prepared is not None:
+                await self.remove(prepared)
             await self.spaces.drop(space.home)
             raise
 
@@ -92,8 +113,28 @@ class AgentRoom:
         return [work for work in found if work.request == prepared.assignment.request]
 
     async def execute(self, prepared: Prepared, control: Control, *, on_output: Callable[[str], None]) -> Ended:
-        """Run the agent to its end. Raises WorkspaceError when not even its guard could be started."""
-        return await run_agent(prepared.spec, control, on_output=on_output, redactor=self._redactor)
+        """Run the hook before_run and the agent to their ends; the hooks' words stand before the agent's output.
+
+        Raises HookError, and WorkspaceError when not even the agent's guard could be started.
+        """
+        if prepared.said:
+            on_output(prepared.said)
+        ran = await self._before(Hook.BEFORE_RUN, prepared, control, on_output)
+        ended = await run_agent(prepared.spec, control, on_output=on_output, redactor=self._redactor)
+        return with_hooks(ended, before=prepared.said + ran.said)
+
+    async def after_run(self, prepared: Prepared, ended: Ended, control: Control) -> Ended:
+        """The hook after_run: after the work was collected, so that it can spoil nothing of it.
+
+        A fault of it is told in the log and in the output, and changes nothing else. A run whose lease was lost has
+        none: the next attempt may be under way. One that is stopped for its runner's end has the agent's grace.
+        """
+        if control.stopped is Stop.LEASE_LOST or ended.not_started is not None:
+            return ended
+        hooks = prepared.hooks
+        if control.stopped is Stop.SHUTDOWN:
+            hooks = replace(hooks, timeout_s=min(hooks.timeout_s, prepared.spec.grace_s))
+        return with_hooks(ended, after=(await self._after(Hook.AFTER_RUN, prepared, hooks, control)).said)
 
     async def collect(self, prepared: Prepared, ended: Ended) -> Verdict:
         """Read the result, look at the tree, decide. After a lost lease nothing is looked at: it is not ours."""
@@ -112,8 +153,46 @@ class AgentRoom:
         return await self.spaces.push(prepared.space, remote, commit=commit, branch=prepared.branch)
 
     async def remove(self, prepared: Prepared) -> None:
-        """Remove everything of this attempt but a saved bundle; idempotent."""
+        """The hook before_remove, then remove everything of this attempt but a saved bundle; idempotent."""
+        if self.spaces.places.has_run(prepared.space.home.key):
+            await self._after(Hook.BEFORE_REMOVE, prepared, prepared.hooks, _long_enough(prepared.hooks))
         await self.spaces.drop(prepared.space.home)
+
+    async def _before(
+        self,
+        hook: Hook,
+        prepared: Prepared,
+        control: Control,
+        on_output: Callable[[str], None] = lambda _text: None,
+    ) -> Ran:
+        """A hook that must succeed and leave a work tree, or no agent runs: HookError."""
+        if control.stopped is not None:
+            return Ran()
+        ran = await run_hook(hook, prepared.hooks, prepared.spec, control, on_output=on_output, redactor=self._redactor)
+        if ran.fault is None and ran.said and (wrong := prepared.space.home.check_tree()):
+            ran = replace(ran, fault=f"the hook {hook} left no work tree to run in: {wrong}")
+        # Stopped with its run? Then that is what is to be told, by who runs the agent.
+        if ran.fault is not None and control.stopped is None:
+            raise HookError(ran)
+        return ran
+
+    async def _after(self, hook: Hook, prepared: Prepared, hooks: Hooks, control: Control) -> Ran:
+        """A hook that changes no outcome: its fault is told. It never runs in what an agent put in the tree's place."""
+        if hook not in hooks.commands:
+            return Ran()
+        if wrong := prepared.space.home.check_root():
+            ran = Ran(f"[hook {hook}]\n", f"the hook {hook} was not run: {wrong}")
+        else:
+            try:
+                ran = await run_hook(
+                    hook, hooks, prepared.spec, control, on_output=lambda _text: None, redactor=self._redactor
+                )
+            except WorkspaceError as error:
+                ran = Ran(f"[hook {hook}]\n", f"the hook {hook} could not be run: {error}")
+        if ran.fault is not None:
+            _log.warning("hook failed", hook=hook.value, error=ran.fault)
+            ran = replace(ran, said=f"{ran.said}[{ran.fault.splitlines()[0]}]\n")
+        return ran
 
     async def _hand_over(self, assignment: Assignment, command: LaneCommand, space: Workspace) -> Prepared:
         exchange = Exchange(space.home.exchange)
@@ -149,7 +228,9 @@ class AgentRoom:
             run_as=command.run_as,
         )
         branch = branch_name(assignment.issue.number, assignment.title, assignment.attempt_uid.hex)
-        return Prepared(assignment=assignment, space=space, exchange=exchange, spec=spec, branch=branch)
+        return Prepared(
+            assignment=assignment, space=space, exchange=exchange, spec=spec, branch=branch, hooks=command.hooks
+        )
 
     async def _evidence(self, prepared: Prepared, result: Result | None) -> Evidence:
         """What the tree shows. A fault of ours here comes after a paid run: it must not be given back for ever."""
@@ -168,3 +249,8 @@ class AgentRoom:
             return replace(verdict, reason=f"{verdict.reason}; its work could not be saved: {error}")
         # The reason may end up in a comment: no path of the host in it.
         return replace(verdict, reason=f"{verdict.reason}; its work is kept on the runner's host in {path.name}")
+
+
+def _long_enough(hooks: Hooks) -> Control:
+    """For a hook outside of a lease: nothing but its own time limit ends it."""
+    return Control(boottime() + hooks.timeout_s + 60.0)

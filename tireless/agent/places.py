@@ -68,15 +68,24 @@ class Home:
         """Ours alone."""
         return self.path / "own"
 
-    def check_tree(self) -> str | None:
-        """Why the tree may not be read: it is gone, or no longer the directory that we made. None: it may."""
+    def check_root(self) -> str | None:
+        """Why nothing may be run or read in the tree: it is gone, or no longer the directory that we made."""
         try:
             found = os.lstat(self.tree)
-            inside = os.lstat(self.tree / ".git")
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
         if not stat.S_ISDIR(found.st_mode) or (found.st_dev, found.st_ino) != self.tree_id:
             return "the work tree was replaced"
+        return None
+
+    def check_tree(self) -> str | None:
+        """Why the tree may not be read as a work tree of git's; None: it may."""
+        if wrong := self.check_root():
+            return wrong
+        try:
+            inside = os.lstat(self.tree / ".git")
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
         if not stat.S_ISDIR(inside.st_mode):
             return "the .git of the work tree is no directory any more"
         return None

@@ -13,6 +13,7 @@ from tireless import log
 from tireless.agent.attempt import AgentRoom, LaneCommand
 from tireless.agent.control import RunAs
 from tireless.agent.gitcli import Credential, Git
+from tireless.agent.hooks import Hook, Hooks
 from tireless.agent.places import Places
 from tireless.agent.workspace import Workspaces
 from tireless.config import LaneSection, Settings, format_duration
@@ -86,6 +87,10 @@ def _command(section: LaneSection, settings: Settings) -> LaneCommand:
         grace_s=settings.runner.stop_grace.total_seconds(),
         run_as=run_as,
         home=home,
+        hooks=Hooks(
+            commands={hook: argv for hook in Hook if (argv := getattr(section, hook.value))},
+            timeout_s=section.hook_timeout.total_seconds(),
+        ),
     )
 
 

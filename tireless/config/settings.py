@@ -196,6 +196,10 @@ class ForgeSection(Section):
 # ------------------------------------------------------------------------------------------------ [lanes.NAME]
 
 
+HOOKS = ("after_create", "before_run", "after_run", "before_remove")
+"""Keys of a lane that name an operator's command around the agent."""
+
+
 class LaneSection(Section):
     """An agent lane: the first part is read by `serve` (stored for everybody), the second by `run` on its host."""
 
@@ -212,15 +216,20 @@ class LaneSection(Section):
     command: tuple[str, ...] = ()
     run_as: str | None = None
     env: tuple[str, ...] = ()
+    after_create: tuple[str, ...] = ()
+    before_run: tuple[str, ...] = ()
+    after_run: tuple[str, ...] = ()
+    before_remove: tuple[str, ...] = ()
+    hook_timeout: Duration = timedelta(minutes=5)
 
-    @field_validator("command", mode="before")
+    @field_validator("command", *HOOKS, mode="before")
     @classmethod
     def _argv(cls, value: object) -> object:
         if isinstance(value, str):
             raise ValueError('no shell reads it: write a list, like ["my-agent", "--quiet"]')
         return value
 
-    @field_validator("command")
+    @field_validator("command", *HOOKS)
     @classmethod
     def _words(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if value and not value[0].strip():

@@ -17,6 +17,7 @@ from tireless import log
 from tireless.agent.attempt import AgentRoom, LaneCommand, Prepared
 from tireless.agent.control import boottime
 from tireless.agent.gitcli import Credential, Remote
+from tireless.agent.hooks import HookError
 from tireless.agent.protocol import Assignment, Message
 from tireless.domain import retry
 from tireless.domain.issue import IssueRef
@@ -130,8 +131,7 @@ class Worker:
             ended = await self._execute(work, prepared)
         except WorkspaceError as error:
             # No agent ran: given back, however often. `claim_no` counts these, `attempts` does not.
-            wake_s = self._backoff_s(held.claim, held.claim.claim_no)
-            return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=str(error), wake_s=wake_s)
+            return _not_run(error, wake_s=self._backoff_s(held.claim, held.claim.claim_no))
         collect = self._room.collect(prepared, ended)
         verdict = await unless(held.news, collect, patience_s=self._limits.hurry_s) or _cut(held, ended)
         if verdict.outcome is Outcome.LEASE_LOST:
@@ -140,6 +140,7 @@ class Worker:
             # Not by us. An agent can signal its guard, and must not be run again for nothing as often as it likes.
             reason = f"the run's guard was told to stop, but not by its runner: {verdict.reason}"
             verdict = replace(verdict, outcome=Outcome.AGENT_ERROR, reason=reason)
+        ended = await self._room.after_run(prepared, ended, held.control)
         ending = self._ending(held.claim, ended, verdict)
         if verdict.outcome is not Outcome.DONE:
             return ending
@@ -154,6 +155,7 @@ class Worker:
             replace(command, run_timeout_s=claim.run_timeout_s, stall_timeout_s=claim.stall_timeout_s),
             work.remote,
             repository=f"{claim.repo.forge}.{claim.forge_repo_id}",
+            control=work.held.control,
         )
         return work.prepared
 
@@ -201,6 +203,17 @@ def _lease_too_short(held: Held, command: LaneCommand) -> bool:
 def _unfit(fault: str) -> Ending:
     """This host cannot serve the lane: it is held for this host, and the attempt given back."""
     return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=fault, cannot_start=fault)
+
+
+def _not_run(error: WorkspaceError, *, wake_s: float) -> Ending:
+    """The end of an attempt that never came to its agent. A hook that is not there is a fault of this host's set-up."""
+    reason = str(error)
+    if isinstance(error, HookError):
+        fault = reason if error.not_started else None
+        return Ending(
+            outcome=Outcome.WORKSPACE_ERROR, reason=reason, wake_s=wake_s, output_head=error.said, cannot_start=fault
+        )
+    return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=reason, wake_s=wake_s)
 
 
 def _called_off(held: Held) -> Ending | None:
