@@ -157,6 +157,23 @@ async def test_a_crash_between_pages_moves_no_cursor(ingest: Ingest) -> None:
     assert (await ingest.another().poll_once()).made == 2
 
 
+async def test_an_issue_deleted_during_a_scan_moves_no_cursor(ingest: Ingest) -> None:
+    """Those behind it move up a page, past the reader: what was shown stays, and the next poll reads it all again."""
+    ingest.loopback.world.rules.page_limit = 2
+    numbers = [await ingest.ask(GO, IMPLEMENT) for _ in range(5)]
+    handle = await ingest.loopback.fault(FaultPlan("GET", LIST + ".*page=2", "block"))
+    poll = asyncio.create_task(ingest.poll(full=True))
+    await handle.reached()
+    await ingest.stage.alice.api("DELETE", f"/repos/{ingest.stage.path}/issues/{numbers[-1]}")
+    await handle.release()
+    await poll
+    after = await ingest.repository()
+    assert (after["since"], after["newest_seen"], after["full_scan_at"]) == (None, None, None)
+    assert await ingest.jobs(numbers[2]) == []
+    assert (await ingest.poll()).made == 1
+    assert (await ingest.repository())["newest_seen"] is not None
+
+
 async def test_a_forge_that_shows_the_same_page_for_ever_is_garbled(ingest: Ingest) -> None:
     """It is set aside with that error instead of being read until the end of time."""
     await ingest.ask(GO, IMPLEMENT)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tireless.domain.cursor import Cursor, after_scan
+from tireless.domain.cursor import Cursor, after_scan, settled
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 OVERLAP = timedelta(seconds=120)
@@ -85,3 +85,16 @@ def test_no_update_is_missed_whatever_the_date_says(
         found = max((stamp for _, stamp in visible), default=None)
         cursor = after_scan(cursor, found=found, server_date=date, began=began, ended=began + s(1), overlap=OVERLAP)
     assert shown == set(range(len(stamped)))
+
+
+def test_a_reading_is_settled_an_overlap_after_its_stamp_by_both_clocks() -> None:
+    """What is stamped now may become visible as late as the overlap allows; a Date that is absent settles nothing."""
+    later = NOW + OVERLAP + s(1)
+    for date, asked_at, sure in (
+        (later, later, True),
+        (NOW + OVERLAP, later, False),
+        (later, NOW + OVERLAP, False),
+        (NOW + s(86_400), NOW + s(10), False),
+        (None, later, False),
+    ):
+        assert settled(NOW, server_date=date, asked_at=asked_at, overlap=OVERLAP) is sure

@@ -46,3 +46,12 @@ def after_scan(
             return Cursor(newest + _SECOND, newest, first_seen)
     sure = before.newest if server_date is None else min(server_date, before.newest)
     return Cursor(sure - overlap, newest, first_seen)
+
+
+def settled(updated_at: datetime, *, server_date: datetime | None, asked_at: datetime, overlap: timedelta) -> bool:
+    """Whether a list asked for at `asked_at` (our clock) shows all that carries the stamp `updated_at` (forge time).
+
+    Stamps have whole seconds, and a change may become visible late: labels taken off and put on again in one second
+    look as if nothing had been. An overlap later all of it is there; by both clocks, since either may be wrong.
+    """
+    return server_date is not None and updated_at + overlap < min(server_date, asked_at)

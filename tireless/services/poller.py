@@ -150,10 +150,11 @@ class Poller:
         if scanned.offset is not None:
             self._offsets[forge.name] = scanned.offset
         delay_s = self._poll_s * (0.9 + 0.2 * self._jitter())
+        all_seen = (full or anew) and scanned.whole
         async with self._pool.connection() as conn, transaction(conn, f"ending the poll of {repo.ref}"):
             if not repo.readable:
                 await repos.mark_readable(conn, repo.id)
-            await polls.polled(conn, repo, scanned.cursor, full=full or anew, judged_by=judged_by, delay_s=delay_s)
+            await polls.polled(conn, repo, scanned.cursor, full=all_seen, judged_by=judged_by, delay_s=delay_s)
         _log.debug("repository polled", repository=str(repo.ref), issues=scanned.issues, made=scanned.made, full=full)
         return scanned
 

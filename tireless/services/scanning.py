@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import assert_never
 
 from tireless import log
-from tireless.domain.cursor import Cursor, after_scan
+from tireless.domain.cursor import Cursor, after_scan, settled
 from tireless.domain.issue import Snapshot
+from tireless.domain.walk import Step, Walk
 from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, Moved, StoreUnavailable
 from tireless.forge.base import Forge, IssuePage
-from tireless.services.taking import SETTLED, ReplacedError, Seen, Taking
+from tireless.services.taking import ReplacedError, Seen, Taking
 from tireless.store import look as looks
 from tireless.store import polls, repos
 from tireless.store.db import Pool, clock, transaction
@@ -19,8 +21,8 @@ from tireless.store.repos import RepoRow
 
 _log = log.get(__name__)
 
-SAME_AGAIN = 3
-"""Pages in a row that show nothing new, from a forge that goes round in circles."""
+MAX_PAGES = 1_000_000
+"""Bound of a walk."""
 
 OUTAGE = 3
 """Issues in a row that the forge did not answer for: it is the forge, not they."""
@@ -32,13 +34,15 @@ class TakeLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What a whole scan came to."""
+    """What a scan to the last page came to."""
 
     cursor: Cursor
     issues: int
     made: int
     offset: timedelta | None
     """The forge's clock minus ours, None when it did not say."""
+    whole: bool = True
+    """False: issues were deleted while we read, and others may have slipped past: the cursor stays where it was."""
 
 
 class Scan:
@@ -55,9 +59,7 @@ class Scan:
         self._full = full
         self._anew = anew
         self._taking = Taking(pool, forge, repo, rules, offset=timedelta())
-        self._seen: set[int] = set()
-        self._nameless = 0
-        self._newest: datetime | None = None
+        self._walk = Walk()
         self._made = 0
         self._failures = 0
 
@@ -67,36 +69,50 @@ class Scan:
         if self._full:
             await self._refresh()
         since = None if self._full else self._repo.since
+        first = await self._pages(since)
+        if self._full and not self._walk.torn:
+            async with self._pool.connection() as conn:
+                await polls.look_for_unseen(conn, self._repo, self._walk.seen, began=began)
+        cursor = after_scan(
+            self._repo.cursor,
+            found=self._walk.newest,
+            server_date=first.server_date,
+            began=began,
+            ended=await self._clock(),
+            overlap=self._overlap,
+        )
+        return Scanned(
+            self._repo.cursor if self._walk.torn else cursor,
+            len(self._walk.seen),
+            self._made,
+            self._taking.offset if first.server_date else None,
+            whole=not self._walk.torn,
+        )
+
+    async def _pages(self, since: datetime | None) -> IssuePage:
+        """Read and take in all pages; the first one."""
         first: IssuePage | None = None
-        stale = 0
-        for number in range(1, 1_000_000):
+        for number in range(1, MAX_PAGES):
             asked_at = await self._clock(keep=number > 1)
             page = await self._forge.issues(self._repo.ref, page=number, since=since)
             if first is None:
                 first = page
                 self._taking.offset = page.server_date - asked_at if page.server_date else timedelta()
-            fresh = [one for one in page.issues if one.number not in self._seen]
-            before = self._distinct
-            self._note(page)
+            new = self._walk.fresh([one.number for one in page.issues])
+            fresh = [one for one in page.issues if one.number in new]
+            step = self._note(page)
             await self._take_page(fresh, page, asked_at)
-            if page.rows == 0 or (page.total is not None and self._distinct >= page.total):
-                break
-            stale = stale + 1 if self._distinct == before else 0
-            if stale >= SAME_AGAIN:
-                raise ForgeGarbled(f"listing the issues of {self._repo.ref}: page {number} shows what earlier ones did")
-        if self._full:
-            async with self._pool.connection() as conn:
-                await polls.look_for_unseen(conn, self._repo, self._seen, began=began)
-        server_date = first.server_date if first is not None else None
-        cursor = after_scan(
-            self._repo.cursor,
-            found=self._newest,
-            server_date=server_date,
-            began=began,
-            ended=await self._clock(),
-            overlap=self._overlap,
-        )
-        return Scanned(cursor, len(self._seen), self._made, self._taking.offset if server_date else None)
+            match step:
+                case Step.ON:
+                    pass
+                case Step.END:
+                    return first
+                case Step.CIRCLES:
+                    said = f"page {number} shows what earlier ones did"
+                    raise ForgeGarbled(f"listing the issues of {self._repo.ref}: {said}")
+                case _:
+                    assert_never(step)
+        raise ForgeGarbled(f"listing the issues of {self._repo.ref}: no end after {MAX_PAGES} pages")
 
     async def _refresh(self) -> None:
         """What the repository is now, by its id: a new name, a new default branch."""
@@ -106,17 +122,15 @@ class Scan:
         if (found.owner, found.name) != (self._repo.owner, self._repo.name):
             raise Moved(f"{self._repo.ref} is {found.owner}/{found.name} now")
 
-    @property
-    def _distinct(self) -> int:
-        return len(self._seen) + self._nameless
-
-    def _note(self, page: IssuePage) -> None:
-        """Count what was seen: rows repeat when new ones push others down a page."""
-        self._seen |= {one.number for one in page.issues}
-        self._seen |= {one.number for one in page.malformed if one.number}
-        self._nameless += sum(1 for one in page.malformed if not one.number)
-        stamps = [one.updated_at for one in page.issues]
-        self._newest = max([*stamps, *([self._newest] if self._newest else [])], default=None)
+    def _note(self, page: IssuePage) -> Step:
+        named = [*(one.number for one in page.issues), *(one.number for one in page.malformed if one.number)]
+        return self._walk.page(
+            named,
+            nameless=sum(1 for one in page.malformed if not one.number),
+            newest=max((one.updated_at for one in page.issues), default=None),
+            rows=page.rows,
+            total=page.total,
+        )
 
     async def _clock(self, *, keep: bool = False) -> datetime:
         """The database's clock; `keep`: go on with the take, which has an expiry."""
@@ -138,7 +152,9 @@ class Scan:
                 skip = await polls.unchanged(conn, self._repo.id, fresh, live_too=not self._full)
         for snapshot in fresh:
             if snapshot.number not in skip:
-                await self._take(Seen(snapshot, asked_at, _settled(snapshot, page, asked_at)))
+                stamp, date = snapshot.updated_at, page.server_date
+                sure = settled(stamp, server_date=date, asked_at=asked_at, overlap=self._overlap)
+                await self._take(Seen(snapshot, asked_at, sure))
 
     async def _take(self, seen: Seen) -> None:
         """Take one issue in; what is wrong with it is remembered as a look and holds up nothing else."""
@@ -169,8 +185,3 @@ class Scan:
         said = str(error) if isinstance(error, ForgeError) else f"{type(error).__name__}: {error}"
         async with self._pool.connection() as conn:
             await looks.fail_look(conn, self._repo.id, number, why="could not be taken in", error=said)
-
-
-def _settled(snapshot: Snapshot, page: IssuePage, asked_at: datetime) -> bool:
-    """By both clocks, since either may be wrong."""
-    return page.server_date is not None and snapshot.updated_at + SETTLED < min(page.server_date, asked_at)

@@ -23,9 +23,6 @@ TRIES = 3
 DOUBT_BASE_S = 60.0
 DOUBT_CAP_S = 3600.0
 
-SETTLED = timedelta(seconds=5)
-"""A reading sent this long after the issue's stamp has seen all that carries that stamp, whole seconds and all."""
-
 _ROUNDS = 20
 """Bound of one issue's judgement: facts fetched and repeated readings together."""
 
