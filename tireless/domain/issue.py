@@ -95,6 +95,17 @@ class Repository:
     has_issues: bool
     """True only for the forge's own tracker: an external tracker counts as none."""
     has_pulls: bool
+    external_tracker: bool = False
+    """Issues are kept elsewhere, and only linked to."""
+
+    @property
+    def set_aside(self) -> str | None:
+        """Why nothing can be worked on here as it is, or None."""
+        if self.archived:
+            return "it is archived: nothing can be written there; unarchive it"
+        if self.external_tracker:
+            return "it uses an external issue tracker: switch the forge's own one on"
+        return None if self.has_issues else "its issues are switched off: switch them on in its settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,8 @@ class EntryKind(StrEnum):
     REOPENED = "reopened"
     COMMENT = "comment"
     TITLE_CHANGED = "title_changed"
+    DEPENDENCY_ADDED = "dependency_added"
+    """On both issues, the one that waits and the one it waits for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,8 +76,54 @@ class NewPull:
     label_ids: Sequence[int] = field(default_factory=tuple)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerPage:
+    """One page of the issues of all repositories of an owner, each with its repository's id. `rows == 0` is the end."""
+
+    issues: tuple[tuple[int, Snapshot], ...]
+    rows: int
+    total: int | None
+    server_date: datetime | None
+    malformed: tuple[tuple[int, Malformed], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A webhook of a repository as the forge shows it; its secret is never shown."""
+
+    id: int
+    url: str
+    events: frozenset[str]
+    active: bool
+    content_type: str
+
+
+def hidden_issue(forge: str) -> IssueRef:
+    """Stands for an issue that blocks another and that the bot may not read: it has no name, and counts as open."""
+    return IssueRef(RepoRef(forge, "", ""), 0)
+
+
+class HookForge(Protocol):
+    """A repository's webhooks: what `tireless init` needs, with a token that may administer it, and nobody else."""
+
+    name: str
+
+    async def hooks(self, repo: RepoRef) -> tuple[Hook, ...]:
+        """All of them. ForgeDenied when the bot is no administrator of the repository."""
+
+    async def create_hook(self, repo: RepoRef, *, url: str, events: Sequence[str], secret: str) -> Hook:
+        """An active one that sends JSON. Not idempotent: look first, under a lock."""
+
+    async def delete_hook(self, repo: RepoRef, hook_id: int) -> None:
+        """Delete one; one that is gone is no error. The secret of a hook cannot be changed, only the whole hook."""
+
+
 class Forge(Protocol):
-    """One Gitea or Forgejo instance, by its configured name."""
+    """One Gitea or Forgejo instance, by its configured name.
+
+    Twenty methods for the work in one repository, and three that widen it: an owner's repositories, an owner's issues
+    in one list, who is in a team. Each is an endpoint of its own that no other method could stand in for.
+    """
 
     name: str
     url: str
@@ -87,6 +133,14 @@ class Forge(Protocol):
 
     async def repository(self, repo: RepoRef | int) -> Repository:
         """By names (Moved on a rename) or by the forge's id (safe against renames)."""
+
+    async def repositories(self, owner: str, *, topic: str | None = None) -> tuple[Repository, ...]:
+        """What the bot sees of an owner's repositories (with this topic). NotFound: there is no such owner."""
+
+    async def owner_issues(
+        self, owner: str, *, page: int, since: datetime | None = None, before: datetime | None = None
+    ) -> OwnerPage:
+        """One page of the issues of all repositories of an owner, as `issues`. ForgeRejected: no such owner."""
 
     async def issues(
         self, repo: RepoRef, *, page: int, since: datetime | None = None, created_by: str | None = None
@@ -114,6 +168,9 @@ class Forge(Protocol):
     async def permission(self, repo: RepoRef, login: str) -> str:
         """`none`, `read`, `write`, `admin` or `owner`. ForgeDenied when the bot may not ask: that is "cannot tell"."""
 
+    async def in_team(self, org: str, team: str, login: str) -> bool:
+        """Is he in this team? ForgeDenied or NotFound when the bot may not ask: that is "cannot tell"."""
+
     async def comments(self, repo: RepoRef, number: int) -> tuple[Comment, ...]:
         """All comments, oldest first."""
 
@@ -127,7 +184,10 @@ class Forge(Protocol):
         """Close an issue or a pull request; closing what is closed is no error."""
 
     async def dependencies(self, ref: IssueRef) -> tuple[tuple[IssueRef, bool], ...]:
-        """What blocks this issue, each with "is it closed". NotFound when dependencies are disabled."""
+        """What blocks this issue, each with "is it closed". NotFound when dependencies are disabled.
+
+        One that the bot may not read is `hidden_issue`.
+        """
 
     async def add_dependency(self, ref: IssueRef, on: IssueRef) -> None:
         """`on` blocks `ref`; idempotent (looks first). NotFound when dependencies are disabled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
@@ -23,11 +23,11 @@ from tireless.domain.issue import (
     TimelineEntry,
 )
 from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, NotFound
-from tireless.forge import reading
-from tireless.forge.base import About, Capabilities, IssuePage, NewPull
+from tireless.forge import blockers, hooks, owners, reading
+from tireless.forge.base import About, Capabilities, Hook, IssuePage, NewPull, OwnerPage
 from tireless.forge.http import Http, segment
 from tireless.forge.reply import Answer, AnswerTooLarge
-from tireless.forge.walk import PAGE, issue_page, one_by_one, pages, read, repo_path
+from tireless.forge.walk import PAGE, issue_page, moment, one_by_one, pages, read, repo_path
 
 
 class GiteaForge:
@@ -122,7 +122,17 @@ class GiteaForge:
             return None
         return True
 
+    async def repositories(self, owner: str, *, topic: str | None = None) -> tuple[Repository, ...]:
+        """What the bot sees of a user's or an organisation's repositories (with this topic)."""
+        return await owners.repositories(self._http, owner, topic=topic)
+
     # ------------------------------------------------------------------ issues
+
+    async def owner_issues(
+        self, owner: str, *, page: int, since: datetime | None = None, before: datetime | None = None
+    ) -> OwnerPage:
+        """One page of the issues of all repositories of an owner."""
+        return await owners.issues(self._http, owner, page=page, since=since, before=before)
 
     async def issues(
         self, repo: RepoRef, *, page: int, since: datetime | None = None, created_by: str | None = None
@@ -130,7 +140,7 @@ class GiteaForge:
         """One page of issues in any state, newest created first. No label filter: the forge's own one lies."""
         params: dict[str, str | int] = {"state": "all", "type": "issues", "page": page, "limit": PAGE}
         if since is not None:
-            params["since"] = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            params["since"] = moment(since)
         if created_by is not None:
             params["created_by"] = created_by
         try:
@@ -269,45 +279,33 @@ class GiteaForge:
             raise answer.garbled(f"permission is {found!r:.40}")
         return str(found)
 
+    async def in_team(self, org: str, team: str, login: str) -> bool:
+        """Is he in this team? ForgeDenied or NotFound when the bot may not ask: that is "cannot tell"."""
+        return await owners.in_team(self._http, org, team, login)
+
     # ------------------------------------------------------------------ dependencies
 
     async def dependencies(self, ref: IssueRef) -> tuple[tuple[IssueRef, bool], ...]:
         """What blocks this issue, each with "is it closed". NotFound when dependencies are disabled."""
-        found: dict[IssueRef, bool] = {}
-        async for answer, row in pages(self._http, f"{repo_path(ref.repo)}/issues/{ref.number}/dependencies"):
-            try:
-                data = reading.mapping(row, "dependency")
-                where = reading.mapping(data.get("repository"), "dependency.repository")
-                blocker = IssueRef(
-                    RepoRef(
-                        self.name,
-                        reading.text(where.get("owner"), "dependency.repository.owner"),
-                        reading.text(where.get("name"), "dependency.repository.name"),
-                    ),
-                    reading.whole(data.get("number"), "dependency.number"),
-                )
-                found[blocker] = reading.state(data.get("state")) is IssueState.CLOSED
-            except ValueError as error:
-                raise answer.garbled(str(error)) from error
-        return tuple(found.items())
+        return await blockers.dependencies(self._http, ref)
 
     async def add_dependency(self, ref: IssueRef, on: IssueRef) -> None:
-        """`on` blocks `ref`. The forge answers 500 for an edge that is there: looked for first, and after a 500."""
-        if ref == on:
-            # the forge would take it, and the issue could never be closed again
-            raise ForgeRejected(f"{ref} can not be made to depend on itself; nothing was sent")
-        if await self._depends(ref, on):
-            return
-        body = {"owner": on.repo.owner, "repo": on.repo.name, "index": on.number}
-        try:
-            await self._http.call("POST", f"{repo_path(ref.repo)}/issues/{ref.number}/dependencies", body=body)
-        except ForgeUnavailable:
-            if not await self._depends(ref, on):
-                raise
+        """`on` blocks `ref`; idempotent (looks first). NotFound when dependencies are disabled."""
+        await blockers.add_dependency(self._http, ref, on)
 
-    async def _depends(self, ref: IssueRef, on: IssueRef) -> bool:
-        wanted = (on.repo.path.casefold(), on.number)
-        return any((each.repo.path.casefold(), each.number) == wanted for each, _ in await self.dependencies(ref))
+    # ------------------------------------------------------------------ webhooks
+
+    async def hooks(self, repo: RepoRef) -> tuple[Hook, ...]:
+        """All webhooks of a repository. ForgeDenied when the bot is no administrator of it."""
+        return await hooks.hooks(self._http, repo)
+
+    async def create_hook(self, repo: RepoRef, *, url: str, events: Sequence[str], secret: str) -> Hook:
+        """An active one that sends JSON; sent once."""
+        return await hooks.create_hook(self._http, repo, url=url, events=events, secret=secret)
+
+    async def delete_hook(self, repo: RepoRef, hook_id: int) -> None:
+        """Delete one; one that is gone is no error."""
+        await hooks.delete_hook(self._http, repo, hook_id)
 
     # ------------------------------------------------------------------ pull requests, branches
 

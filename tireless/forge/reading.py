@@ -24,6 +24,7 @@ _ENTRY_KINDS = {
     "reopen": EntryKind.REOPENED,
     "comment": EntryKind.COMMENT,
     "change_title": EntryKind.TITLE_CHANGED,
+    "add_dependency": EntryKind.DEPENDENCY_ADDED,
 }
 
 _DRAFT_PREFIXES = ("wip:", "[wip]")
@@ -199,6 +200,7 @@ def repository(data: object) -> Repository:
         # `has_issues` is true for an external tracker too; only the forge's own one has this object
         has_issues=found.get("has_issues") is True and found.get("internal_tracker") is not None,
         has_pulls=found.get("has_pull_requests") is True,
+        external_tracker=found.get("external_tracker") is not None and found.get("internal_tracker") is None,
     )
 
 

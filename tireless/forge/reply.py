@@ -58,8 +58,13 @@ class Answer:
         return data
 
     def sequence(self) -> list[object]:
-        """The body as a JSON array; `null` and nothing count as empty, as Gitea means them."""
+        """The body as a JSON array; `null` and nothing count as empty, as Gitea means them.
+
+        The search for repositories wraps its array into an object.
+        """
         data = self.json()
+        if isinstance(data, dict) and data.get("ok") is True and isinstance(data.get("data"), list):
+            data = data["data"]
         if data is None:
             return []
         if not isinstance(data, list):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from tireless.domain.issue import RepoRef, Snapshot
@@ -101,6 +102,11 @@ async def one_by_one(http: Http, path: str, params: Params, *, page: int, limit:
 def repo_path(repo: RepoRef) -> str:
     """`/repos/owner/name`, quoted."""
     return f"/repos/{segment(repo.owner)}/{segment(repo.name)}"
+
+
+def moment(at: datetime) -> str:
+    """A time as the forge takes it in a query: whole seconds, in UTC."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read(answer: Answer, reader: Callable[[object], _T], data: object) -> _T:

@@ -100,15 +100,12 @@ async def search(call: Call) -> Response:
     }
     rows = []
     for repo in repos:
-        readable = {
-            False: rights.unit_level(world, call.doer, repo, rights.ISSUES) >= Level.READ,
-            True: rights.unit_level(world, call.doer, repo, rights.PULLS) >= Level.READ,
-        }
+        if not rights.may_read(world, call.doer, repo):  # units are not looked at: issues switched off are shown too
+            continue
         rows += [
             (repo, each)
             for each in repo.issues.values()
             if (each.pull is not None) in asked
-            and readable[each.pull is not None]
             and _state_matches(each, state)
             and each.updated >= since
             and (not before or each.updated <= before)

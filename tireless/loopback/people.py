@@ -182,7 +182,9 @@ def team_json(team: Team) -> render.Json:
 
 
 async def list_teams(call: Call) -> Response:
-    """The teams of an organisation."""
+    """The teams of an organisation, for its members."""
+    if not call.me.is_admin and not any(call.me.id in each.members for each in _org(call).teams.values()):
+        raise Refusal(403, "Must be an organization member")
     return call.json([team_json(each) for each in call.paged(list(_org(call).teams.values()))])
 
 
@@ -194,9 +196,29 @@ def _find_team(call: Call) -> tuple[User, Team]:
     raise not_found()
 
 
+def _need_team_member(call: Call, org: User, team: Team) -> None:
+    """Team members and owners may ask; other members are refused, to strangers there is no such team."""
+    if call.me.is_admin or call.me.id in team.members or rights.owns_org(org, call.me):
+        return
+    if any(call.me.id in each.members for each in org.teams.values()):
+        raise Refusal(403, "Must be a team member")
+    raise not_found()
+
+
+async def team_member(call: Call) -> Response:
+    """One member; 404 for who is none."""
+    org, team = _find_team(call)
+    _need_team_member(call, org, team)
+    user = call.world.user(call.param("username"))
+    if user is None or user.id not in team.members:
+        raise not_found()
+    return call.json(render.user(call.world, user))
+
+
 async def team_members(call: Call) -> Response:
     """Who is in a team."""
-    _, team = _find_team(call)
+    org, team = _find_team(call)
+    _need_team_member(call, org, team)
     return call.json([render.user_id(call.world, each) for each in call.paged(sorted(team.members))])
 
 
@@ -229,6 +251,7 @@ ROUTES: list[Route] = [
     ("GET", "/orgs/{org}/teams", list_teams),
     ("POST", "/orgs/{org}/teams", create_team),
     ("GET", "/teams/{team}/members", team_members),
+    ("GET", "/teams/{team}/members/{username}", team_member),
     ("PUT", "/teams/{team}/members/{username}", change_member),
     ("DELETE", "/teams/{team}/members/{username}", change_member),
 ]
