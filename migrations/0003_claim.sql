@@ -469,7 +469,8 @@ BEGIN
   -- Holds speak of the provider and the host, whatever becomes of the job.
   back := CASE WHEN in_outcome IN ('quota', 'blocked') THEN j.given_back + 1 WHEN in_burns THEN 0 ELSE j.given_back END;
   UPDATE lane
-     SET probing = in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') AND probe_since + probe_lives() > clock_timestamp(),
+     SET probing = (in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR in_outcome = 'done' AND in_counts = 0)
+                   AND probe_since + probe_lives() > clock_timestamp(),
          probe_token = NULL, probe_since = NULL
    WHERE name = j.lane AND probe_token = in_token;
   IF FOUND THEN

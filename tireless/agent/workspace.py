@@ -137,10 +137,14 @@ class Workspaces:
         return {match[1]: sha for ref, sha in heads.items() if (match := _BRANCH.fullmatch(ref))}
 
     async def find_work(self, space: Workspace, number: int) -> list[Found]:
-        """Branches of an issue as of the last fetch, with the request each head names: to be adopted, not redone."""
+        """Branches of an issue as of the last fetch, with the request each head names: to be adopted, not redone.
+
+        Newest commit first; none whose work is in the base branch already.
+        """
         wanted = f"%(objectname) %(refname) %(contents:trailers:key={TRAILER},valueonly,separator=%2C)"
         listed = await self.git.run(
-            *("for-each-ref", f"--format={wanted}", f"refs/heads/{branch_prefix(number)}*"),
+            *("for-each-ref", "--sort=-committerdate", f"--no-merged={space.base_sha}", f"--format={wanted}"),
+            f"refs/heads/{branch_prefix(number)}*",
             git_dir=space.cache,
             limit_s=_LOCAL_S,
         )

@@ -5,11 +5,11 @@ Every write is fenced by the claim's token; what an agent did is a value. Claims
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import Literal
 
 from structlog.contextvars import bound_contextvars
 
@@ -21,6 +21,7 @@ from tireless.agent.hooks import HookError
 from tireless.agent.protocol import Assignment, Message
 from tireless.domain import retry
 from tireless.domain.issue import IssueRef
+from tireless.domain.job import Kind
 from tireless.domain.outcome import Ended, Note, Outcome, Stop, Verdict
 from tireless.errors import WorkspaceError
 from tireless.services.leases import Held
@@ -28,6 +29,7 @@ from tireless.services.leaving import Leaver
 from tireless.services.live import Live
 from tireless.services.speaking import Limits, Speaker
 from tireless.services.waiting import unless
+from tireless.store.adopt import Adopted, Offer, adopt
 from tireless.store.claim import Claim
 from tireless.store.db import Pool
 from tireless.store.history import Recall, recall
@@ -80,17 +82,6 @@ class Worker:
         self._leaver = Leaver(self._speaker, room, self._limits)
         self._jitter = jitter
 
-    async def tidy(self) -> None:
-        """Remove what crashed runners of this host left behind; what cannot be removed is told, and stays."""
-        places = self._room.spaces.places
-        for key in await asyncio.to_thread(places.stale):
-            try:
-                await places.remove(key)
-            except WorkspaceError as error:
-                _log.error("stale run not removed", run=key, error=str(error))
-            else:
-                _log.info("stale run removed", run=key)
-
     async def work(self, held: Held) -> Worked:
         """The whole of one claim. StoreError when the database refused a word, or stayed away for too long."""
         claim, work = held.claim, _Work(held, IssueRef(held.claim.repo, held.claim.number))
@@ -128,6 +119,11 @@ class Worker:
             prepared = await unless(held.news, self._prepare(work, command))
             if prepared is None or work.remote is None:
                 return _called_off(held)
+            adopted = await self._adopt(held, prepared)
+            if adopted is Answer.LOST:
+                return None
+            if adopted is not None:
+                return _adopted(adopted)
             ended = await self._execute(work, prepared)
         except WorkspaceError as error:
             # No agent ran: given back, however often. `claim_no` counts these, `attempts` does not.
@@ -158,6 +154,20 @@ class Worker:
             control=work.held.control,
         )
         return work.prepared
+
+    async def _adopt(self, held: Held, prepared: Prepared) -> Adopted | Literal[Answer.LOST] | None:
+        """What an earlier attempt of this request pushed, as this attempt's result; None: it is for an agent to do."""
+        claim = held.claim
+        if claim.kind is not Kind.IMPLEMENT:  # only then is something pushed
+            return None
+        offers = [Offer(work.branch, work.commit) for work in await self._room.find_work(prepared)]
+        if not offers:
+            return None
+        adopted = await self._speaker.say(held, lambda conn: adopt(conn, claim.job_id, claim.token, offers))
+        if isinstance(adopted, Adopted):
+            facts = {"branch": adopted.branch, "commit": adopted.commit, "of_claim": adopted.claim_no}
+            _log.info("pushed work adopted", **facts)
+        return adopted
 
     async def _execute(self, work: _Work, prepared: Prepared) -> Ended:
         async with Live(self._pool, work.held.claim) as live:
@@ -214,6 +224,13 @@ def _not_run(error: WorkspaceError, *, wake_s: float) -> Ending:
             outcome=Outcome.WORKSPACE_ERROR, reason=reason, wake_s=wake_s, output_head=error.said, cannot_start=fault
         )
     return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=reason, wake_s=wake_s)
+
+
+def _adopted(work: Adopted) -> Ending:
+    """The end of an attempt whose work was done, and paid for, by an earlier one."""
+    whose = f"claim {work.claim_no}" if work.claim_no else "an attempt whose record was lost"
+    reason = f"no agent was run: {whose} had pushed {work.branch} already"
+    return Ending(outcome=Outcome.DONE, reason=reason, summary=work.summary, agent_ran=False)
 
 
 def _called_off(held: Held) -> Ending | None:

@@ -129,9 +129,11 @@ class BranchLeft:
         return RepoRef(self.forge, self.owner, self.name)
 
 
+# By its name, not by the attempt: what was adopted is in the rows of two attempts, and only the later one is settled.
 BRANCHES_LEFT = """
 SELECT a.id AS attempt_id, r.forge, r.owner, r.name, a.branch, a.commit_sha,
-       j.state IN ('delivered', 'failed') AND j.result_attempt IS NOT DISTINCT FROM a.id AS keep
+       EXISTS (SELECT FROM job d JOIN attempt b ON b.id = d.result_attempt
+                WHERE d.issue_id = j.issue_id AND d.state IN ('delivered', 'failed') AND b.branch = a.branch) AS keep
   FROM attempt a
   JOIN job j ON j.id = a.job_id
   JOIN repository r ON r.id = j.repository_id

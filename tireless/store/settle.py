@@ -47,6 +47,7 @@ class Ending:
     `wake_s`: the backoff, chosen by the caller (domain.retry), for outcomes that come back by themselves.
     `asked_s`: the wait or hold that the agent named (blocked, quota); without one the policy's doubling.
     `cannot_start`: why the lane's command cannot be started on this host; holds (lane, host).
+    `agent_ran` False: an end that says nothing about the lane's agent, neither to its breaker nor to its probe.
     """
 
     outcome: Outcome
@@ -60,6 +61,7 @@ class Ending:
     wake_s: float | None = None
     asked_s: float | None = None
     cannot_start: str | None = None
+    agent_ran: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def _settled(job_id: int, token: UUID, ending: Ending, policy: Policy) -> dict[s
         "output_tail": _bounded(ending.output_tail, last=True),
         "asked_s": ending.asked_s,
         "cannot_start": None if ending.cannot_start is None else clean_text(ending.cannot_start),
-        "counts": becomes.counts,
+        "counts": becomes.counts if ending.agent_ran else 0,
         "policy": Jsonb(asdict(policy)),
     }
 
