@@ -37,3 +37,14 @@ CREATE TRIGGER issue_approved BEFORE UPDATE OF approved_hash ON issue FOR EACH R
 
 -- A plan's child is met by its number before its issue has a row.
 CREATE INDEX child_number ON child (number) WHERE number IS NOT NULL;
+
+-- The webhook `tireless init` made, by the forge's own ids. A forge never shows a secret: the print of ours tells whether
+-- the hook there still has the one that is configured.
+CREATE TABLE hook (
+  forge         text NOT NULL,
+  forge_repo_id bigint NOT NULL,
+  hook_id       bigint NOT NULL,
+  secret_print  text NOT NULL,
+  made_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (forge, forge_repo_id)
+);

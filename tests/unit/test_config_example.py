@@ -29,6 +29,7 @@ NO_DEFAULT = {
     "forges.*.webhook_secret_env",
     "forges.*.git_token_file",
     "forges.*.git_token_env",
+    "web.url",
     "forges.*.ca_file",
     "lanes.*.kinds",
     "lanes.*.children_of_plan",

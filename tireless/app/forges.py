@@ -9,11 +9,11 @@ from typing import Protocol
 from tireless.config import ForgeSection, Settings
 from tireless.domain.issue import RepoRef
 from tireless.errors import ConfigError
-from tireless.forge.base import Forge
+from tireless.forge.base import Forge, HookForge
 from tireless.forge.gitea import GiteaForge
 
 
-class OpenForge(Forge, Protocol):
+class OpenForge(Forge, HookForge, Protocol):
     """A forge whose connections are closed by who made it."""
 
     async def aclose(self) -> None:
@@ -36,7 +36,7 @@ def build_forge(name: str, section: ForgeSection) -> OpenForge:
 
 
 @contextlib.asynccontextmanager
-async def open_forges(settings: Settings, *, only_with_token: bool = False) -> AsyncIterator[dict[str, Forge]]:
+async def open_forges(settings: Settings, *, only_with_token: bool = False) -> AsyncIterator[dict[str, OpenForge]]:
     """All configured forges by name; closed at the end. ConfigError names every forge without a token."""
     chosen = {name: section for name, section in settings.forges.items() if section.token or not only_with_token}
     if nameless := [name for name, section in chosen.items() if section.token is None]:
@@ -45,7 +45,7 @@ async def open_forges(settings: Settings, *, only_with_token: bool = False) -> A
             "into a file, `chmod 600` it, and name it as token_file (token_env names an environment variable)"
         )
     async with contextlib.AsyncExitStack() as stack:
-        forges: dict[str, Forge] = {}
+        forges: dict[str, OpenForge] = {}
         for name, section in chosen.items():
             forge = build_forge(name, section)
             stack.push_async_callback(forge.aclose)

@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "services:run_command",
     "poll": "services:poll",
     "sweep": "services:sweep",
+    "init": "init:init",
     "migrate": "setup:migrate",
     "generate-config": "setup:generate_config",
     "check-config": "setup:check_config",
@@ -30,6 +31,7 @@ COMMANDS = {
     "labels": "labels:labels",
     "stats": "overview:stats",
     "events": "overview:events",
+    "workspaces": "workspaces:workspaces",
 }
 
 

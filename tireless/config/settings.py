@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from tireless.config.values import ConfigPath, Duration, DurationOrZero, SecretEnv, SecretFile, format_duration
+from tireless.config.values import ConfigPath, Duration, DurationOrZero, SecretEnv, SecretFile, Size, format_duration
 from tireless.domain.job import Kind
 from tireless.domain.labels import LabelScheme, Role, meaning
 from tireless.domain.routing import Lane
@@ -304,12 +304,28 @@ class RunnerSection(Section):
         return self.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:63].lstrip("._-") or "runner"
 
 
+class WorkspacesSection(Section):
+    """How long, how many and how much is kept below a runner's root, by kind."""
+
+    interval: Duration = timedelta(minutes=10)
+    trees_age: DurationOrZero = timedelta(days=7)
+    trees_count: Annotated[int, Field(ge=0)] = 20
+    trees_size: Size = 10 * 2**30
+    bundles_age: DurationOrZero = timedelta(days=30)
+    bundles_count: Annotated[int, Field(ge=0)] = 500
+    bundles_size: Size = 5 * 2**30
+    caches_age: DurationOrZero = timedelta(days=30)
+    caches_count: Annotated[int, Field(ge=0)] = 200
+    caches_size: Size = 50 * 2**30
+
+
 class WebSection(Section):
     """The page, health, metrics and webhooks; nothing there asks who reads it."""
 
     enabled: bool = True
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8474
+    url: Annotated[str, AfterValidator(_forge_url)] | None = None
     hosts: tuple[str, ...] = ()
 
 
