@@ -288,7 +288,7 @@ async def test_push_that_never_works_burns_the_attempt_and_keeps_the_work(
     assert await bench.state(made) == ("waiting", "backoff")
     (attempt,) = await bench.attempts(made)
     assert (attempt["outcome"], attempt["burned"], attempt["pushed_at"]) == ("retry", True, None)
-    (bundle,) = (bench.directory / "root" / "saved").iterdir()
+    (bundle,) = (bench.directory / "root" / "saved").glob("*.bundle")
     assert f"the work could not be pushed; it is kept on the runner's host in {bundle.name}" in str(attempt["reason"])
     assert bench.stage.bot.token not in str(attempt["reason"])
     assert bench.branches() == {}
@@ -305,7 +305,7 @@ async def test_push_meets_a_repository_that_is_gone(bench: Bench) -> None:
     await bench.finish(runner, task)
     assert await bench.state(made) == ("waiting", "backoff")
     assert await bench.outcomes(made) == ["retry"]
-    assert len(list((bench.directory / "root" / "saved").iterdir())) == 1
+    assert len(list((bench.directory / "root" / "saved").glob("*.bundle"))) == 1
 
 
 async def test_repository_renamed_while_the_agent_ran(bench: Bench) -> None:

@@ -88,7 +88,7 @@ async def test_cancel_while_pushing_delivers_nothing(bench: Bench, method: str) 
     assert await bench.state(made) == ("cancelled", "operator")
     assert await bench.outcomes(made) == ["cancelled"]
     assert bench.branches() == {}
-    assert len(list((bench.directory / "root" / "saved").iterdir())) == 1
+    assert len(list((bench.directory / "root" / "saved").glob("*.bundle"))) == 1
 
 
 async def test_cancel_that_was_not_heard_stops_the_push(bench: Bench) -> None:
@@ -250,7 +250,7 @@ async def test_hurry_gives_the_attempt_back_and_keeps_the_work(bench: Bench) -> 
     assert await bench.state(made) == ("pending", None)
     (attempt,) = await bench.attempts(made)
     assert (attempt["outcome"], attempt["burned"], (await bench.row(made))["attempts"]) == ("shutdown", False, 0)
-    (bundle,) = (bench.directory / "root" / "saved").iterdir()
+    (bundle,) = (bench.directory / "root" / "saved").glob("*.bundle")
     assert bundle.name in str(attempt["reason"])
     assert bench.branches() == {}
 
@@ -282,7 +282,7 @@ async def test_hurry_while_pushing_leaves_it_to_the_publisher(bench: Bench) -> N
     (attempt,) = await bench.attempts(made)
     assert (attempt["outcome"], attempt["pushed_at"]) == ("done", None)
     assert bench.branches() == {}
-    assert len(list((bench.directory / "root" / "saved").iterdir())) == 1
+    assert len(list((bench.directory / "root" / "saved").glob("*.bundle"))) == 1
 
 
 async def test_cancelled_runner_leaves_no_agent_behind(bench: Bench) -> None:

@@ -23,6 +23,8 @@ from tireless.agent.attempt import AgentRoom, LaneCommand
 from tireless.agent.gitcli import Credential, Git
 from tireless.agent.hooks import Hook, Hooks
 from tireless.agent.places import Places
+from tireless.agent.retention import Retention
+from tireless.agent.upkeep import Upkeep
 from tireless.agent.workspace import Workspaces
 from tireless.redact import Redactor
 from tireless.services.leases import Leases
@@ -124,6 +126,7 @@ async def rig(setup: Setup, *, worker_type: type[Worker] = Worker) -> AsyncItera
             slots=setup.slots,
             idle_poll_s=setup.idle_poll_s,
             wake=wake,
+            upkeep=Upkeep(room.spaces, redactor, Retention()),
         )
         yield Rig(runner, leases, worker, pool, wake=wake)
 

@@ -24,6 +24,7 @@ from tireless.agent.collect import Collector
 from tireless.agent.control import Control, RunAs, RunSpec, boottime
 from tireless.agent.gitcli import Remote
 from tireless.agent.hooks import Hook, HookError, Hooks, Ran, run_hook, with_hooks
+from tireless.agent.origin import Subject
 from tireless.agent.process import run_agent
 from tireless.agent.prompt import OVERRIDE_MAX, override_path, render_prompt
 from tireless.agent.protocol import Assignment, Exchange
@@ -95,6 +96,7 @@ class AgentRoom:
             repository=repository,
             base_branch=assignment.base_branch,
             run_as=command.run_as,
+            subject=Subject(assignment.job_id, str(assignment.issue), assignment.request),
         )
         prepared: Prepared | None = None
         try:
@@ -226,6 +228,7 @@ class AgentRoom:
             grace_s=command.grace_s,
             progress_file=exchange.progress_file,
             run_as=command.run_as,
+            hold=space.home.hold.fds,
         )
         branch = branch_name(assignment.issue.number, assignment.title, assignment.attempt_uid.hex)
         return Prepared(

@@ -40,6 +40,9 @@ class RunSpec:
     """A file whose growth is a sign of life, as output is."""
     run_as: RunAs | None = None
     kept: int = KEPT
+    hold: tuple[int, ...] = ()
+    """Descriptors (locks) that stay open until the guard has ended, also when the runner is gone before; never the
+    agent's."""
 
 
 class Control:

@@ -158,8 +158,7 @@ class Guard:
     def run(self, argv: list[str]) -> None:
         """From start to report. Returns when nothing of the run is left, or what is left was reported."""
         self._take_signals()
-        for fd in (self.control, self.report):
-            os.set_inheritable(fd, False)
+        _keep_from_agent()
         if LINUX:
             _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         failed = self._start(argv)
@@ -315,6 +314,14 @@ def _become_agent(argv: list[str], guard: int, said: int) -> None:
         os.write(said, str(error.errno or 1).encode())
     finally:
         os._exit(_NOT_STARTED)
+
+
+def _keep_from_agent() -> None:
+    """What the runner handed to us, pipes and locks, is not the agent's."""
+    for name in os.listdir("/dev/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.set_inheritable(int(name), False)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -4,8 +4,8 @@ ROOT/.tireless-workspaces        the mark of a root of ours; without it nothing 
 ROOT/cache/KEY.git               a bare copy of a repository, shared by its runs; KEY.lock beside it
 ROOT/runs/KEY/tree               the agent's work tree, and its alone
 ROOT/runs/KEY/exchange           job.json, prompt.md, result.json: written by us before, by the agent during the run
-ROOT/runs/KEY/own                ours: repository, index, lock; the agent is never told of it
-ROOT/saved/KEY.bundle            work that was not delivered
+ROOT/runs/KEY/own                ours: repository, index, lock, origin.json; the agent is never told of it
+ROOT/saved/KEY.bundle            work that was not delivered; KEY.json beside it: where it came from
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ class Hold:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptor, for a process that shall hold the lock as well; none once it was let go of."""
+        return () if self._fd is None else (self._fd,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +138,51 @@ class Places:
             raise WorkspaceError(f"could not make the directories of a run at {path}: {error}") from error
         return Home(key=key, path=path, hold=Hold(lock), tree_id=(made.st_dev, made.st_ino))
 
+    def look(self) -> bool:
+        """Is there a root of ours? Makes nothing. WorkspaceError when something else stands there."""
+        if not os.path.lexists(self.root):
+            return False
+        try:
+            self._plain(self.root)
+            if not (self.root / _MARK).is_file():
+                raise WorkspaceError(f"{self.root} does not carry our mark {_MARK}: it is no workspace root")
+            for name in ("cache", "runs", "saved"):
+                self._plain(self.root / name)
+        except OSError as error:
+            raise WorkspaceError(f"could not look into the workspace root {self.root}: {error}") from error
+        return True
+
+    def runs(self) -> list[str]:
+        """Keys of all runs on disk."""
+        with os.scandir(self.root / "runs") as entries:
+            ours = [each.name for each in entries if _KEY.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
+        return sorted(ours)
+
     def stale(self) -> list[str]:
         """Keys of runs that no living process holds: what crashed runners of this host left."""
-        entries = sorted((self.root / "runs").iterdir())
-        ours = (entry for entry in entries if _KEY.fullmatch(entry.name) and entry.is_dir())
-        return [entry.name for entry in ours if not _held(entry / "own" / "lock")]
+        return [key for key in self.runs() if not self.in_use(key)]
+
+    def in_use(self, key: str) -> bool:
+        """Does a living process (a runner, a guard, who tidies up) hold this run? When in doubt, it does."""
+        return _held(self._run(key) / "own" / "lock")
+
+    def take(self, key: str, tree_id: tuple[int, int]) -> Home | None:
+        """Hold a run that nobody holds, to tidy it up; None when somebody does, or it is gone meanwhile."""
+        path = self._run(key)
+        try:
+            (path / "own").mkdir(mode=0o700, exist_ok=True)
+            lock = os.open(path / "own" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise WorkspaceError(f"could not lock the run {path}: {error}") from error
+        hold = Hold(lock)
+        with contextlib.suppress(FileNotFoundError):
+            # Taken after somebody else had removed it, the lock is on a file that has no name any more.
+            if _flock(lock) and _same(lock, path / "own" / "lock"):
+                return Home(key=key, path=path, hold=hold, tree_id=tree_id)
+        hold.close()
+        return None
 
     async def remove(self, key: str) -> None:
         """Remove a run's directories; gone already is as good. Verified: WorkspaceError if anything is left."""
@@ -168,12 +213,46 @@ class Places:
                 await asyncio.sleep(_LOCK_TICK_S)
             else:
                 raise WorkspaceError(f"another process has held {path} for {limit_s:.0f} s; look who does")
+            os.utime(lock)  # when the cache was last used: its age, to who tidies up
             yield lock
         finally:
             os.close(lock)
 
+    def cache_held(self, cache: Path) -> bool:
+        """Does somebody fetch into this cache, or copy from it, at this moment?"""
+        return _held(cache.with_suffix(".lock"))
+
+    def lock_cache(self, cache: Path) -> Hold | None:
+        """The same lock, at once or not at all: to remove a cache, or to tidy it up."""
+        lock = os.open(cache.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if _flock(lock):
+            return Hold(lock)
+        os.close(lock)
+        return None
+
+    async def remove_cache(self, cache: Path) -> None:
+        """Remove a cache; the caller holds its lock, whose file stays: somebody may be waiting for it."""
+        await asyncio.to_thread(self._remove_aside, cache)
+
+    async def remove_entry(self, path: Path) -> None:
+        """Remove one file or directory directly below `cache`, `runs` or `saved`; links themselves, never through."""
+        if path.parent not in {self.root / name for name in ("cache", "runs", "saved")} or path.name in ("", ".", ".."):
+            raise WorkspaceError(f"refused to remove {path}: it is no entry of the workspace root {self.root}")
+        await asyncio.to_thread(self._remove, path)
+
     def _run(self, key: str) -> Path:
         return self.root / "runs" / _checked(key)
+
+    def _remove_aside(self, path: Path) -> None:
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.rename(aside)  # at once: a removal that breaks off must not leave half a repository
+            os.utime(aside)  # not litter yet
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise WorkspaceError(f"could not remove {path}: {error}; remove it by hand") from error
+        self._remove(aside)
 
     def _remove(self, path: Path) -> None:
         for part in (self.root, path.parent):
@@ -219,15 +298,21 @@ def _open_directories(path: Path) -> None:
 
 
 def _held(lock: Path) -> bool:
-    """Does a living process hold this lock?"""
+    """Does a living process hold this lock? Where it is not there, nobody does; where we cannot open it, somebody."""
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError:
+        return True
     try:
         return not _flock(fd)
     finally:
         os.close(fd)
+
+
+def _same(fd: int, path: Path) -> bool:
+    return os.path.samestat(os.fstat(fd), os.lstat(path))
 
 
 def _flock(fd: int) -> bool:

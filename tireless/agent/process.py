@@ -107,7 +107,7 @@ class _Run:
                 stdin=theirs_in,
                 stdout=theirs_out,
                 stderr=theirs_out,
-                pass_fds=(theirs_control, theirs_report),
+                pass_fds=(theirs_control, theirs_report, *spec.hold),
                 cwd=spec.cwd,
                 env=dict(spec.env),
                 start_new_session=True,  # a Ctrl-C in the runner's terminal is for the runner alone

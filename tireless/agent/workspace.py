@@ -6,14 +6,17 @@ The agent's tree and its `.git/config` are never trusted: nothing here runs git 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tireless.agent.control import RunAs
 from tireless.agent.gitcli import Git, GitError, Remote
+from tireless.agent.origin import NAME, Origin, Subject
 from tireless.agent.places import Home, Places
 from tireless.domain.text import branch_prefix
 from tireless.errors import WorkspaceError
@@ -70,11 +73,19 @@ class Workspaces:
         self.identity = identity or Identity()
 
     async def prepare(
-        self, key: str, remote: Remote, *, repository: str, base_branch: str, run_as: RunAs | None = None
+        self,
+        key: str,
+        remote: Remote,
+        *,
+        repository: str,
+        base_branch: str,
+        run_as: RunAs | None = None,
+        subject: Subject | None = None,
     ) -> Workspace:
         """Fetch the cache, then clone a clean tree from it, detached on the head of `base_branch`.
 
-        `key` names the run, `repository` the cache: both are made of ids. On failure nothing of the run is left.
+        `key` names the run, `repository` the cache: both are made of ids. `subject`: what it is about, for whoever
+        finds the run after our death. On failure nothing of the run is left.
         """
         cache = self.places.cache(repository)
         home = self.places.create(key)
@@ -83,6 +94,7 @@ class Workspaces:
                 await self._fetch(cache, remote, lock)
                 base = await self._resolve(cache, base_branch)
                 await self.git.run("update-ref", f"{_PIN}{key}", base, git_dir=cache, limit_s=_LOCAL_S)
+                Origin(cache.name, base_branch, base, home.tree_id, subject or Subject()).write(home.own)
                 await self._clone(home.tree, cache, remote, base)
             if run_as:
                 await asyncio.to_thread(give, (home.tree, home.exchange), run_as)
@@ -161,7 +173,31 @@ class Workspaces:
         own = own_repository(space.home)
         await self.git.run("update-ref", "refs/heads/work", _checked_sha(commit), git_dir=own, limit_s=_LOCAL_S)
         await self.git.run("bundle", "create", "--quiet", path, "refs/heads/work", f"^{space.base_sha}", git_dir=own)
+        with contextlib.suppress(FileNotFoundError):
+            await asyncio.to_thread(shutil.copyfile, space.home.own / NAME, path.with_suffix(".json"))
         return path
+
+    async def forget_work(self, space: Workspace) -> None:
+        """Remove what a collection that was killed left, locks included: it is made anew from the tree."""
+        own = own_repository(space.home)
+        for path in (own, *space.home.own.glob("index*")):
+            await asyncio.to_thread(shutil.rmtree if path.is_dir() else _unlink, path)
+
+    async def pinned(self, cache: Path) -> bool:
+        """Is a run on disk that stands on a commit of this cache? Asked by who holds its lock."""
+        listed = await self.git.run("for-each-ref", "--format=%(refname)", _PIN, git_dir=cache, limit_s=_LOCAL_S)
+        return any(self.places.has_run(ref.removeprefix(_PIN)) for ref in listed.decode().split())
+
+    async def pack(self, cache: Path) -> None:
+        """Make one pack of many, unless somebody uses the cache now. What nothing names goes after two weeks only."""
+        hold = self.places.lock_cache(cache)
+        if hold is None:
+            return
+        try:
+            await asyncio.to_thread(_remove_stale_locks, cache)
+            await self.git.run("gc", "--quiet", "--prune=2.weeks.ago", git_dir=cache, hold=hold.fds)
+        finally:
+            hold.close()
 
     async def drop(self, home: Home) -> None:
         """Remove a run's directories; idempotent."""
@@ -241,6 +277,10 @@ def _checked_sha(sha: str) -> str:
     if not _SHA.fullmatch(sha):
         raise WorkspaceError(f"{sha!r} is no commit")
     return sha
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def _remove_stale_locks(cache: Path) -> None:

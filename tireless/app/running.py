@@ -15,6 +15,8 @@ from tireless.agent.control import RunAs
 from tireless.agent.gitcli import Credential, Git
 from tireless.agent.hooks import Hook, Hooks
 from tireless.agent.places import Places
+from tireless.agent.retention import Bounds, Retention
+from tireless.agent.upkeep import Upkeep
 from tireless.agent.workspace import Workspaces
 from tireless.config import LaneSection, Settings, format_duration
 from tireless.errors import ConfigError, UsageError
@@ -42,7 +44,8 @@ def build_runner(
     environ = dict(os.environ)
     if authority := _certificate_authority(settings):
         environ["GIT_SSL_CAINFO"] = authority
-    room = AgentRoom(Workspaces(places, Git(redactor=redactor, environ=environ)), redactor=redactor, environ=os.environ)
+    spaces = Workspaces(places, Git(redactor=redactor, environ=environ))
+    room = AgentRoom(spaces, redactor=redactor, environ=os.environ)
     leases = Leases(renewals, margin_s=settings.runner.lease_margin.total_seconds())
     return Runner(
         pool,
@@ -53,6 +56,18 @@ def build_runner(
         slots=settings.runner.concurrency,
         idle_poll_s=settings.runner.idle_poll.total_seconds(),
         wake=wake,
+        upkeep=Upkeep(spaces, redactor, retention(settings)),
+        tidy_every_s=settings.workspaces.interval.total_seconds(),
+    )
+
+
+def retention(settings: Settings) -> Retention:
+    """What of each kind is kept below the runner's root."""
+    kept = settings.workspaces
+    return Retention(
+        trees=Bounds(kept.trees_age.total_seconds(), kept.trees_count, kept.trees_size),
+        bundles=Bounds(kept.bundles_age.total_seconds(), kept.bundles_count, kept.bundles_size),
+        caches=Bounds(kept.caches_age.total_seconds(), kept.caches_count, kept.caches_size),
     )
 
 

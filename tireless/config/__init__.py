@@ -3,7 +3,7 @@
 from tireless.config.example import example_text
 from tireless.config.read import DEFAULT_FILE, ENV_FILE, Settings, load
 from tireless.config.settings import AskingSection, ForgeSection, LaneSection, RunnerSection
-from tireless.config.values import format_duration, parse_duration
+from tireless.config.values import format_duration, format_size, parse_duration
 
 __all__ = [
     "DEFAULT_FILE",
@@ -15,6 +15,7 @@ __all__ = [
     "Settings",
     "example_text",
     "format_duration",
+    "format_size",
     "load",
     "parse_duration",
 ]

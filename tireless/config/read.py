@@ -36,6 +36,7 @@ from tireless.config.settings import (
     RunnerSection,
     SweepSection,
     WebSection,
+    WorkspacesSection,
     lane_faults,
     lease_faults,
 )
@@ -71,6 +72,7 @@ class Settings(BaseSettings):
     forges: dict[Name, ForgeSection] = Field(default_factory=dict)
     lanes: dict[Name, LaneSection] = Field(default_factory=dict)
     runner: RunnerSection = Field(default_factory=RunnerSection)
+    workspaces: WorkspacesSection = Field(default_factory=WorkspacesSection)
     web: WebSection = Field(default_factory=WebSection)
     poll: PollSection = Field(default_factory=PollSection)
     sweep: SweepSection = Field(default_factory=SweepSection)

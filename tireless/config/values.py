@@ -65,6 +65,33 @@ def format_duration(value: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
+# ------------------------------------------------------------------------------------------------ sizes
+
+_SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?(KiB|MiB|GiB|TiB)")
+
+
+def _size(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise ValueError('write a number with its unit, like "500MiB" or "10GiB"')
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError('write a number with its unit, like "500MiB" or "10GiB"')
+    return int(float(found[1]) * _SIZES[found[2]])
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+"""Bytes, written with their unit: `"500MiB"`, `"10GiB"`."""
+
+
+def format_size(value: int) -> str:
+    """Bytes for people: `12.3MiB`; exact only where it is round."""
+    for unit, size in reversed(_SIZES.items()):
+        if value >= size:
+            return f"{value / size:.1f}{unit}".replace(".0", "")
+    return f"{value}B"
+
+
 # ------------------------------------------------------------------------------------------------ paths
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tireless import __version__, log
 from tireless.agent.control import boottime
+from tireless.agent.upkeep import Upkeep
 from tireless.domain.outcome import Stop
 from tireless.domain.retry import doubling
 from tireless.errors import StoreError, StoreUnavailable
@@ -24,6 +25,8 @@ _log = log.get(__name__)
 
 _SHOW_S = 30.0
 _FORGET_S = 5.0
+_COLD_S = 60.0
+"""By when the agents of a runner that was killed are surely gone: their guards hold the runs until then."""
 _FAILED_BASE_S, _FAILED_CAP_S = 0.5, 30.0
 _CLAIM_S = 60.0
 """How long a claim may take at most: longer than anybody may lock claims out for."""
@@ -49,6 +52,8 @@ class Runner:
         slots: int,
         idle_poll_s: float,
         wake: asyncio.Event,
+        upkeep: Upkeep,
+        tidy_every_s: float = 600.0,
     ) -> None:
         self._pool = pool
         self._worker = worker
@@ -58,6 +63,8 @@ class Runner:
         self._slots = slots
         self._idle_poll_s = idle_poll_s
         self._wake = wake
+        self._upkeep = upkeep
+        self._tidy_every_s = tidy_every_s
         self._after: str | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._haunted: set[asyncio.Task[None]] = set()
@@ -76,8 +83,11 @@ class Runner:
         To be cancelled is to be in a hurry, and again: at once. `once`: end when there is nothing left to claim and
         everything claimed has ended; then a database out of reach is a StoreError, not waited for.
         """
-        await self._worker.tidy()
+        if once:
+            await self._tidy()
         helpers = [asyncio.create_task(self._leases.run()), asyncio.create_task(self._show())]
+        if not once:
+            helpers.append(asyncio.create_task(self._keep_tidy()))
         try:
             await self._serve(stop, hurry, once=once)
             await self._drain(hurry)
@@ -192,6 +202,20 @@ class Runner:
                 self._leases.call_off_all(Stop.SHUTDOWN, hurry=True)
         if cancelled is not None:
             raise cancelled
+
+    async def _keep_tidy(self) -> None:
+        """Beside the work: to save a large tree takes its time. The second round comes when the dead are cold."""
+        await self._tidy()
+        await first_of(timeout_s=min(self._tidy_every_s, _COLD_S))
+        while True:
+            await self._tidy()
+            await first_of(timeout_s=self._tidy_every_s)
+
+    async def _tidy(self) -> None:
+        try:
+            await self._upkeep.tidy()
+        except Exception as error:  # noqa: BLE001 - the top of a loop
+            _log.error("workspaces not tidied up", exc_info=error)
 
     async def _show(self) -> None:
         """Say that we are alive, for people; a database out of reach is not told."""
