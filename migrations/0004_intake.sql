@@ -21,6 +21,33 @@ CREATE FUNCTION child_waits_for(of_issue bigint) RETURNS text[] LANGUAGE sql STA
    WHERE c.issue_id = of_issue
 $$;
 
+-- What the forge says blocks an issue, as last read. `repo` is empty for one the bot may not read, which counts as open.
+CREATE TABLE dependency (
+  issue_id      bigint NOT NULL REFERENCES issue (id),
+  repo          text NOT NULL,                               -- 'owner/name', as the forge named it
+  number        int NOT NULL,
+  repository_id bigint REFERENCES repository (id),           -- where it is watched: names change
+  open          boolean NOT NULL,
+  asked_at      timestamptz NOT NULL,                        -- when the read that said so was sent
+  PRIMARY KEY (issue_id, repo, number)
+);
+-- Whom to look at when an issue is closed or opened again.
+CREATE INDEX dependency_on ON dependency (repository_id, number) WHERE repository_id IS NOT NULL;
+
+-- All that a job of this issue waits for. Of two readings of a blocker, its own and that beside the issue, the later counts.
+CREATE FUNCTION issue_waits_for(of_issue bigint) RETURNS text[] LANGUAGE sql STABLE AS $$
+  SELECT coalesce(array_agg(w.name ORDER BY w.number, w.name), '{}')
+    FROM (
+      SELECT c.name, split_part(c.name, '#', 2)::int AS number FROM unnest(child_waits_for(of_issue)) AS c (name)
+       UNION
+      SELECT CASE WHEN d.repo = '' THEN 'an issue the bot may not read'
+                  ELSE coalesce(r.owner || '/' || r.name, d.repo) || '#' || d.number END, d.number
+        FROM dependency d
+        LEFT JOIN repository r ON r.id = d.repository_id
+        LEFT JOIN issue i ON i.repository_id = r.id AND i.number = d.number AND r.tracked
+       WHERE d.issue_id = of_issue AND CASE WHEN i.asked_at > d.asked_at THEN i.open ELSE d.open END) w
+$$;
+
 -- Whose act counted in a repository before: his comments and reopenings count too.
 CREATE INDEX verdict_allowed ON verdict (actor_id) WHERE allowed;
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from tireless.domain.issue import Snapshot, TimelineEntry
+from tireless.domain.issue import IssueRef, Snapshot, TimelineEntry
 from tireless.domain.people import Fact, Facts, Need
 from tireless.domain.retry import doubling
 from tireless.errors import ForgeDenied, ForgeRejected, NotFound
-from tireless.forge.base import Forge
+from tireless.forge.base import Forge, hidden_issue
 from tireless.store import look as looks
 from tireless.store.db import Connection, Pool, clock, in_transaction
+from tireless.store.dependencies import Blocker
 from tireless.store.intake import Reading, Rules, Taken, Took, take_in
 from tireless.store.look import Look
 from tireless.store.repos import RepoRow
@@ -63,9 +64,10 @@ class Taking:
         ReplacedError when it is another issue than the stored one; ForgeError when something could not be read.
         """
         timeline: tuple[TimelineEntry, ...] | None = None
+        blockers: tuple[Blocker, ...] | None = None
         tries = 1
         for _ in range(_ROUNDS):
-            taken = await self._store(seen, timeline, look, last_try=tries >= TRIES)
+            taken = await self._store(seen, timeline, blockers, look, last_try=tries >= TRIES)
             match taken.how:
                 case Took.STORED | Took.DROPPED:
                     return taken
@@ -76,7 +78,9 @@ class Taking:
                 case Took.AGAIN:
                     tries += 1
                     seen = await self.read(seen.snapshot.number)
-                    timeline = await self._timeline(seen)
+                    timeline, blockers = await self._timeline(seen), None
+                case Took.WANTS_DEPENDENCIES:
+                    blockers = await self._blockers(seen.snapshot.number)
                 case Took.WANTS_TIMELINE:
                     timeline = await self._timeline(seen)
         raise AssertionError(f"judging {self._repo.ref}#{seen.snapshot.number} wants the same facts again and again")
@@ -84,10 +88,40 @@ class Taking:
     async def _timeline(self, seen: Seen) -> tuple[TimelineEntry, ...]:
         return await self._forge.timeline(self._repo.ref, seen.snapshot.number)
 
+    async def _blockers(self, number: int) -> tuple[Blocker, ...]:
+        """What blocks an issue. Where dependencies are switched off, or not shown to the bot, nothing does."""
+        ref = IssueRef(self._repo.ref, number)
+        try:
+            found = await self._forge.dependencies(ref)
+        except (ForgeDenied, NotFound, ForgeRejected) as error:
+            if error.status == 401:
+                raise
+            return ()
+        hidden = hidden_issue(self._repo.forge)
+        return tuple(
+            Blocker("" if on == hidden else on.repo.path, on.number, open=not closed)
+            for on, closed in found
+            # a forge lets an issue wait for itself, which nobody can ever end
+            if (on.repo.path.casefold(), on.number) != (ref.repo.path.casefold(), number)
+        )
+
     async def _store(
-        self, seen: Seen, timeline: tuple[TimelineEntry, ...] | None, look: Look | None, *, last_try: bool
+        self,
+        seen: Seen,
+        timeline: tuple[TimelineEntry, ...] | None,
+        blockers: tuple[Blocker, ...] | None,
+        look: Look | None,
+        *,
+        last_try: bool,
     ) -> Taken:
-        reading = Reading(seen.snapshot, seen.asked_at, timeline, self.offset, seen.settled)
+        reading = Reading(
+            seen.snapshot,
+            seen.asked_at,
+            timeline=timeline,
+            dependencies=blockers,
+            offset=self.offset,
+            settled=seen.settled,
+        )
         number = seen.snapshot.number
 
         async def work(conn: Connection) -> Taken:
@@ -120,7 +154,7 @@ class Taking:
         elif taken.how is Took.STORED:
             await looks.drop_look(conn, self._repo.id, number, asked_at=asked_at)
         if taken.again_s is not None:
-            await looks.write_look(conn, self._repo.id, number, why="a running job", not_before_s=taken.again_s)
+            await looks.write_look(conn, self._repo.id, number, why=taken.again_why, not_before_s=taken.again_s)
 
     # ------------------------------------------------------------------ facts
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from tireless.domain.job import Cancelled
 from tireless.store.db import Connection, translate
+from tireless.store.dependencies import look_at_dependents
 from tireless.store.issues import end_child
 from tireless.store.jobs import call_off, refresh_waits
 
@@ -66,4 +67,5 @@ async def missed(conn: Connection, repository_id: int, number: int, *, after_s: 
         await call_off(conn, job[0], Cancelled.GONE)
     if kin is not None:
         await refresh_waits(conn, kin[1])
+    await look_at_dependents(conn, repository_id, number, why="what blocked it is gone")
     return Missing.GONE

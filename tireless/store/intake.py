@@ -34,6 +34,14 @@ from tireless.domain.people import Facts, Need, Policy
 from tireless.domain.routing import Lane, Route
 from tireless.domain.triage import decide
 from tireless.store.db import Connection
+from tireless.store.dependencies import (
+    FOLLOW_S,
+    Blocker,
+    look_at_dependents,
+    refresh_own_waits,
+    store_dependencies,
+    unfollowed,
+)
 from tireless.store.issues import end_child, new_request, request_answered, store_answers, store_issue, store_verdicts
 from tireless.store.jobs import (
     NewJob,
@@ -84,6 +92,8 @@ class Reading:
     asked_at: datetime
     """The database's clock before the request for the snapshot was sent."""
     timeline: tuple[TimelineEntry, ...] | None = None
+    dependencies: tuple[Blocker, ...] | None = None
+    """What blocks it, read after the timeline, or not at all."""
     offset: timedelta = timedelta()
     """The forge's clock minus the database's, as far as the last Date showed."""
     settled: bool = False
@@ -98,6 +108,7 @@ class Took(StrEnum):
     """A newer answer is stored already, or the repository is not watched any more."""
     WANTS_TIMELINE = "wants_timeline"
     WANTS_FACTS = "wants_facts"
+    WANTS_DEPENDENCIES = "wants_dependencies"
     AGAIN = "again"
     """Labels and timeline tell different stories: read both again."""
     REPLACED = "replaced"
@@ -115,6 +126,7 @@ class Taken:
     """Stored, but nothing could be concluded: look again, later and later."""
     again_s: float | None = None
     """Look again after so many seconds: something cannot be done yet."""
+    again_why: str = "a running job"
 
 
 async def take_in(
@@ -153,9 +165,18 @@ async def take_in(
         if asked.disagreement is not None and not last_try:
             return Taken(Took.AGAIN)
     triage = decide(snapshot, asked, known.standing, scheme=rules.scheme, lanes=rules.lanes)
+    if reading.dependencies is None and asked is not None and asked.cannot_tell is None:
+        if _wants_dependencies(reading, known, triage):
+            return Taken(Took.WANTS_DEPENDENCIES)
+        if not _has_had_dependencies(reading):
+            reading = replace(reading, dependencies=())
     made = await _apply(conn, reading, known, asked, _still_absorbed(triage, known), rules.scheme)
     doubt = asked.cannot_tell if asked is not None else None
-    return Taken(Took.STORED, made=made, cannot_tell=doubt, again_s=triage.again_s)
+    taken = Taken(Took.STORED, made=made, cannot_tell=doubt, again_s=triage.again_s)
+    if reading.dependencies and await unfollowed(conn, repository_id, snapshot.number):
+        again_s = min(FOLLOW_S, triage.again_s or FOLLOW_S)
+        return replace(taken, again_s=again_s, again_why="what it waits for is not watched")
+    return taken
 
 
 def _people(reading: Reading) -> set[int]:
@@ -183,6 +204,19 @@ def _wants_timeline(snapshot: Snapshot, known: Known, scheme: LabelScheme) -> bo
         return False
     by_plan = known.standing.child_request is not None
     return read(snapshot.labels, scheme).asks or known.standing.live is not None or by_plan
+
+
+def _has_had_dependencies(reading: Reading) -> bool:
+    """Whoever makes one issue wait for another leaves an entry on both: most issues need not be asked about."""
+    return any(entry.kind is EntryKind.DEPENDENCY_ADDED for entry in reading.timeline or ())
+
+
+def _wants_dependencies(reading: Reading, known: Known, triage: Triage) -> bool:
+    """Only where there is a job that could start: now, or when it comes back."""
+    if not _has_had_dependencies(reading) or isinstance(triage.decision, Cancel | RequestStop):
+        return False
+    live = known.standing.live
+    return isinstance(triage.decision, Enqueue) or (live is not None and live.state is not State.PUBLISHING)
 
 
 def _case(snapshot: Snapshot, timeline: tuple[TimelineEntry, ...], known: Known, rules: Rules, facts: Facts) -> Case:
@@ -228,9 +262,13 @@ async def _apply(
     )
     if asked is not None:
         await store_verdicts(conn, issue_id, asked.verdicts)
+    if reading.dependencies is not None:
+        await store_dependencies(conn, issue_id, reading.dependencies, asked_at=reading.asked_at)
     await _end_child(conn, snapshot, known)
     made = await _act(conn, snapshot, known, issue_id, triage, scheme)
     live = known.standing.live
+    if live is not None and reading.dependencies is not None:
+        await refresh_own_waits(conn, live.id)
     if live is not None and asked is not None and asked.cannot_tell is None:
         await store_answers(conn, live.id, asked.answers)
     if live is not None and known.content_hash != snapshot.content_hash:
@@ -244,6 +282,8 @@ async def _apply(
         said.value for one in snapshot.labels if (said := meaning(one.name, scheme)) and said.role is Role.STATUS
     ]
     await status_seen(conn, issue_id, statuses)
+    if known.open is not None and known.open is not (snapshot.state is IssueState.OPEN):
+        await look_at_dependents(conn, known.repository_id, snapshot.number, why="what blocks it was closed or opened")
     if not isinstance(triage.decision, Ignore) or triage.code != known.code:
         await notify(conn, "tireless_mirror")
     return made

@@ -1,0 +1,70 @@
+"""Conformance of intake: what it makes of dependencies is the same on the loopback forge and on real ones."""
+
+from __future__ import annotations
+
+import pytest_asyncio
+
+from tests.support import rows
+from tests.support.conformance import *  # noqa: F403  fixtures
+from tests.support.conformance import Server, other_repo
+from tests.support.forges import LoopbackForge, Stage
+from tests.support.ingest import GO, IMPLEMENT, Ingest
+from tireless.domain.issue import RepoRef
+from tireless.forge.gitea import GiteaForge
+from tireless.store.db import Connection, Pool
+
+
+@pytest_asyncio.fixture
+async def ingest(pool: Pool, conn: Connection, forge: GiteaForge, stage: Stage, server: Server) -> Ingest:
+    """A watched repository of the server, and its poller; `loopback` is there only where the server is one."""
+    made = Ingest(pool, conn, forge, stage, server.loopback or LoopbackForge())
+    await made.watch()
+    return made
+
+
+async def _block(ingest: Ingest, number: int, repo: RepoRef, on: int) -> None:
+    body = {"owner": repo.owner, "repo": repo.name, "index": on}
+    await ingest.stage.alice.api("POST", f"/repos/{ingest.stage.path}/issues/{number}/dependencies", body)
+
+
+async def _waits(ingest: Ingest, number: int) -> tuple[object, object]:
+    [job] = await ingest.jobs(number)
+    return job["state"], job["waits_for"]
+
+
+async def test_blockers_hold_and_free_a_job(ingest: Ingest) -> None:
+    """In the same repository and in one nobody watches; put on before and after the label, closed, switched off."""
+    stage = ingest.stage
+    other = other_repo(stage.repo, f"{stage.repo.name}-gears")
+    await stage.alice.create_repository(other.name, org=other.owner)
+    await stage.alice.create_issue(other.path, "First this")
+    blocker = await stage.alice.create_issue(stage.path, "Then this")
+    number = await stage.alice.create_issue(stage.path, "Paint it")
+    await _block(ingest, number, stage.repo, blocker)
+    await ingest.ask(GO, IMPLEMENT, number=number)
+    await ingest.poll()
+    assert await _waits(ingest, number) == ("waiting", [f"{stage.path}#{blocker}"])
+    await _block(ingest, number, other, 1)
+    await ingest.poll()
+    both = sorted([f"{stage.path}#{blocker}", f"{other.path}#1"], key=lambda each: int(each.rpartition("#")[2]))
+    assert await _waits(ingest, number) == ("waiting", both)
+    await stage.alice.close(stage.path, blocker)
+    await ingest.poll()
+    assert await _waits(ingest, number) == ("waiting", [f"{other.path}#1"])
+    await stage.alice.close(other.path, 1)
+    await ingest.due()
+    await ingest.poll()
+    assert await _waits(ingest, number) == ("pending", [])
+    assert await ingest.looks() == []
+    await stage.alice.reopen(stage.path, blocker)
+    await ingest.poll()
+    assert await _waits(ingest, number) == ("waiting", [f"{stage.path}#{blocker}"])
+    tracker = {
+        "enable_time_tracker": False,
+        "allow_only_contributors_to_track_time": False,
+        "enable_issue_dependencies": False,
+    }
+    await stage.alice.edit_repository(stage.path, has_issues=True, internal_tracker=tracker)
+    await ingest.poll(full=True)
+    assert await _waits(ingest, number) == ("pending", [])
+    assert await rows.value(ingest.conn, "SELECT count(*) FROM dependency") == 0
