@@ -15,6 +15,7 @@ from tests.support.forges import *  # noqa: F403 - fixtures
 from tests.support.forges import FaultPlan
 from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench, gone
+from tireless.agent.places import Places
 from tireless.services.leases import Held
 from tireless.services.work import Worked, Worker
 from tireless.store import steer, sweep
@@ -355,6 +356,11 @@ async def test_agent_does_not_outlive_a_killed_runner(bench: Bench) -> None:
     await gone(agent.pid, child.pid)
     assert await bench.state(made) == ("claimed", None)
     (left,) = (bench.directory / "root" / "runs").iterdir()
+
+    async def held_by_nobody() -> list[str]:
+        return Places(bench.directory / "root").stale()
+
+    await bench.until(held_by_nobody, [left.name])  # the guard ends a moment after its agent
     await rows.expire(bench.conn, made.job_id)
     assert await sweep.expire_stale_claims(bench.conn) == 1
     assert await bench.state(made) == ("pending", None)
