@@ -148,6 +148,7 @@ CREATE TABLE issue (
   asked          boolean NOT NULL DEFAULT false,             -- a proper request is on it
   triage_code    text,                                       -- why it made no job, or a warning; null: nothing to say
   triage_details jsonb NOT NULL DEFAULT '{}',
+  triaged_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when triage first said so
   -- plans
   children_done  int NOT NULL DEFAULT 0,
   CONSTRAINT issue_once UNIQUE (repository_id, number),
@@ -215,7 +216,7 @@ CREATE TABLE job (
   priority         smallint NOT NULL DEFAULT 0,              -- 1 high, 0, -1 low
   attempts         int NOT NULL DEFAULT 0,
   max_attempts     int NOT NULL DEFAULT 3,
-  given_back       int NOT NULL DEFAULT 0,                   -- by quota or blocked, in a row
+  given_back       int NOT NULL DEFAULT 0,                   -- by quota, blocked or a repository nobody can work on, in a row
   pull_request     int,
   kind             text NOT NULL,
   lane             text NOT NULL REFERENCES lane (name),
@@ -418,6 +419,11 @@ CREATE TABLE mirror (
   told_at         timestamptz,
   comment_id      bigint,
   comment_sent_at timestamptz,                               -- a create was sent: look before sending another
+  comment_at      timestamptz,                               -- its last create or edit was sent
+  told_gate       text,                                      -- lane_mark() of the lane the pending job was told in
+  -- a comment put off, not to be written too often: until then only a further change is looked at
+  paced           bigint NOT NULL DEFAULT 0,                 -- the value of `changed` it was put off at
+  paced_until     timestamptz NOT NULL DEFAULT '-infinity',
   not_before      timestamptz NOT NULL DEFAULT '-infinity',
   failures        int NOT NULL DEFAULT 0,
   error           text,

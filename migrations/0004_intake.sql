@@ -75,3 +75,17 @@ CREATE TABLE hook (
   made_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (forge, forge_repo_id)
 );
+
+-- Is a runner of this lane there? For people: a restart is no absence, and no claim depends on it.
+CREATE FUNCTION lane_served(of_lane text) RETURNS boolean LANGUAGE sql STABLE AS $$
+  SELECT EXISTS (SELECT FROM runner u
+                  WHERE of_lane = ANY (u.lanes) AND u.seen_at > clock_timestamp() - interval '10 minutes')
+$$;
+
+-- What keeps a lane's pending jobs waiting, beside their turn: where this changes, their comments say something else.
+CREATE FUNCTION lane_mark(of_lane text) RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT md5(concat_ws('|', l.configured, lane_served(l.name), (
+           SELECT string_agg(concat_ws('|', h.source, h.reason, h.until, h.held_by), '|' ORDER BY h.source)
+             FROM lane_hold h WHERE h.lane = l.name AND h.host = '')))
+    FROM lane l WHERE l.name = of_lane
+$$;

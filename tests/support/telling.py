@@ -56,8 +56,16 @@ class Sides:
             backoff_cap_s=0.0,
         )
 
-    def mirror(self, *, timeout_s: float = 0.0, voice: Voice = VOICE, recheck_s: float = 6 * 3600.0) -> Mirror:
-        """A mirror that backs off for no time."""
+    def mirror(
+        self,
+        *,
+        timeout_s: float = 0.0,
+        voice: Voice = VOICE,
+        recheck_s: float = 6 * 3600.0,
+        edit_every_s: float = 0.0,
+        first_comment_after_s: float = 0.0,
+    ) -> Mirror:
+        """A mirror that backs off for no time, and edits as often as it likes unless told otherwise."""
         return Mirror(
             self.pool,
             {self.forge.name: self.forge},
@@ -65,6 +73,8 @@ class Sides:
             request_timeout_s=timeout_s,
             take_s=60.0,
             recheck_s=recheck_s,
+            edit_every_s=edit_every_s,
+            first_comment_after_s=first_comment_after_s,
             backoff_base_s=0.0,
             backoff_cap_s=0.0,
         )

@@ -95,7 +95,15 @@ def build_loops(settings: Settings, pool: Pool, forges: Mapping[str, Forge], red
         children_run=settings.asking.children_run,
         request_timeout_s=timeout_s,
     )
-    mirror = Mirror(pool, forges, voice=said, by=whoami("mirror"), request_timeout_s=timeout_s)
+    mirror = Mirror(
+        pool,
+        forges,
+        voice=said,
+        by=whoami("mirror"),
+        request_timeout_s=timeout_s,
+        edit_every_s=settings.mirror.comment_every.total_seconds(),
+        first_comment_after_s=settings.mirror.first_comment_after.total_seconds(),
+    )
     sweep_s = settings.sweep.interval.total_seconds()
     poll_s = min(POLL_TICK_S, settings.poll.interval.total_seconds() / 2)
     poller = build_poller(settings, pool, forges)

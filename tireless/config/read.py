@@ -30,6 +30,7 @@ from tireless.config.settings import (
     InstallationSection,
     LabelsSection,
     LaneSection,
+    MirrorSection,
     Name,
     PollSection,
     RetentionSection,
@@ -75,6 +76,7 @@ class Settings(BaseSettings):
     workspaces: WorkspacesSection = Field(default_factory=WorkspacesSection)
     web: WebSection = Field(default_factory=WebSection)
     poll: PollSection = Field(default_factory=PollSection)
+    mirror: MirrorSection = Field(default_factory=MirrorSection)
     sweep: SweepSection = Field(default_factory=SweepSection)
     retention: RetentionSection = Field(default_factory=RetentionSection)
     installation: InstallationSection = Field(default_factory=InstallationSection)

@@ -337,6 +337,13 @@ class PollSection(Section):
     overlap: Duration = timedelta(seconds=120)
 
 
+class MirrorSection(Section):
+    """How the forge is told."""
+
+    comment_every: DurationOrZero = timedelta(seconds=30)
+    first_comment_after: DurationOrZero = timedelta(seconds=10)
+
+
 class SweepSection(Section):
     """How often time is let do its work."""
 

@@ -43,6 +43,10 @@ port = {port}
 [poll]
 interval = "1s"
 
+[mirror]
+comment_every = "2s"
+first_comment_after = "2s"
+
 [sweep]
 interval = "1s"
 

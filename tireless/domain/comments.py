@@ -80,6 +80,9 @@ class JobPicture:
     last_reason: str | None = None
     branch: str | None = None
     error: str | None = None
+    gate: tuple[str, Mapping[str, object]] | None = None
+    """Of a pending one: what keeps its lane from starting anything, by gate code, with what there is to say of it."""
+    lane_mark: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,7 @@ def _says(picture: Picture, job: JobPicture, voice: Voice) -> tuple[str, str, st
     again = voice.ask_again
     match job.state:
         case State.PENDING:
-            return f"It waits for its turn in lane `{job.lane}`.", "", None
+            return _pending(job, voice)
         case State.WAITING:
             return _waiting(job, voice)
         case State.CLAIMED:
@@ -200,6 +203,18 @@ def _says(picture: Picture, job: JobPicture, voice: Voice) -> tuple[str, str, st
             return _cancelled(job), again, None
         case _:
             assert_never(job.state)
+
+
+def _pending(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
+    """Its turn, or what keeps the whole lane from starting anything, in the words of `explain`."""
+    said = f"It waits for its turn in lane `{job.lane}`."
+    if job.gate is None:
+        return said, "", None
+    code, details = job.gate
+    # the reason of a hold may be an agent's
+    details = {**details, "reason": one_line(str(details["reason"]), 300)} if details.get("reason") else details
+    why, step = triage_sentence(code, details, voice.scheme)
+    return f"{said} {voice.inert(why)}", step, None
 
 
 def _waiting(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tireless import log
-from tireless.domain.comments import TWIN, Marker, Picture, Voice, own_comments, tell
+from tireless.domain.comments import TWIN, Marker, Picture, Voice, own_comments, status_of_job, tell
 from tireless.domain.issue import Comment, IssueState, Snapshot
 from tireless.domain.job import State, Status
 from tireless.domain.labels import label_specs, read, status_diff, status_label
@@ -23,6 +23,7 @@ from tireless.services.patience import MOVED_S, Patience, is_outage
 from tireless.services.whom import Whom
 from tireless.store import tell as rows
 from tireless.store.db import Connection, Pool
+from tireless.store.lanes import lane_marks, mark_lane
 from tireless.store.tell import Telling
 
 _log = log.get(__name__)
@@ -32,6 +33,9 @@ ROUNDS = 4
 
 RECHECKS = 36
 """How often within `recheck_s` it is asked what was told that long ago."""
+
+LANES_S = 1.0
+"""Between two looks at what keeps lanes waiting."""
 
 GONE_S = 3600.0
 """Between two tries of an issue that is not there."""
@@ -52,6 +56,8 @@ class Mirror:
         request_timeout_s: float = 20.0,
         take_s: float = 180.0,
         repairs_per_hour: int = 6,
+        edit_every_s: float = 30.0,
+        first_comment_after_s: float = 10.0,
         recheck_s: float = 6 * 3600.0,
         backoff_base_s: float = 10.0,
         backoff_cap_s: float = 900.0,
@@ -64,16 +70,21 @@ class Mirror:
         self._take_s = take_s
         self._unanswered_s = 3 * request_timeout_s
         self._repairs_per_hour = repairs_per_hour
+        self._edit_every_s = edit_every_s
+        self._first_comment_after_s = first_comment_after_s
         self._recheck_s = recheck_s
         self._patience = Patience(forges, base_s=backoff_base_s, cap_s=backoff_cap_s, jitter=jitter)
         self._labels = LabelBook(pool)
         self._whom = Whom()
         self._recheck_at = 0.0
+        self._lanes_at = 0.0
+        self._marks: dict[str, str] = {}
 
     async def tick(self) -> bool:
         """Tell the forge of one due issue; False when none is due."""
         forges = self._patience.ready()
         async with self._pool.connection() as conn:
+            await self._tell_lanes(conn)
             telling = await rows.take_due(
                 conn, forges, by=self._by, take_s=self._take_s, unanswered_s=self._unanswered_s
             )
@@ -81,6 +92,17 @@ class Mirror:
                 return await self._recheck(conn)
         await self._one(telling)
         return True
+
+    async def _tell_lanes(self, conn: Connection) -> None:
+        """Make pending issues due where their lane was held, released, or is without runner since; some at a time."""
+        if time.monotonic() < self._lanes_at:
+            return
+        self._lanes_at = time.monotonic() + LANES_S
+        for lane, mark in (await lane_marks(conn)).items():
+            if self._marks.get(lane) != mark:
+                _, left = await mark_lane(conn, lane, mark)
+                if not left:
+                    self._marks[lane] = mark
 
     async def _recheck(self, conn: Connection) -> bool:
         """Now and then, not on every wake: it walks the live jobs."""
@@ -169,11 +191,29 @@ class _Showing:
             _log.warning("mirror contested", issue=f"{self._repo}#{self._number}", repairs=telling.repairs)
             return
         await self._set_labels(snapshot, wanted.status)
+        if text is not None and (wait_s := self._pace_s(comment, text)) > 0:
+            async with self._pool.connection() as conn:
+                await rows.pace(conn, telling, wait_s=wait_s)
+            return
         if text is not None and not await self._write(comment, text):
             return
         for copy in copies:
             await self._edit(copy, TWIN)
         await self._record(status, _hash(text), repaired=told_before and self._wrote)
+
+    def _pace_s(self, comment: Comment | None, text: str) -> float:
+        """Seconds the comment has to wait: not edited again too soon, and no refusal while somebody is still at it.
+
+        What ends a job, or makes it wait for a person, is told at once. So is a change after this one.
+        """
+        job, telling = self._telling.picture.job, self._telling
+        if comment is None:
+            # a mode label first and the opt-in seconds later is one act of a person
+            return 0.0 if job is not None else self._mirror._first_comment_after_s - telling.triage_age_s
+        rests = job is not None and (job.state.is_terminal or status_of_job(job) is Status.PARKED)
+        if rests or telling.comment_age_s is None or _says(comment, text):
+            return 0.0
+        return self._mirror._edit_every_s - telling.comment_age_s
 
     async def _set_labels(self, snapshot: Snapshot, wanted: Status | None) -> None:
         """Add what is missing, look again (an exclusive label takes the old one off), remove what is too much."""
@@ -212,7 +252,7 @@ class _Showing:
         if comment is not None:
             if comment.id != telling.comment_id:
                 await self._made(comment.id)
-            if comment.body == text or await self._edit(comment, text):
+            if comment.body == text or await self._edit(comment, text, telling=True):
                 return True
             await self._made(None)  # deleted while we looked
         elif telling.comment_id is not None:
@@ -235,9 +275,9 @@ class _Showing:
         self._wrote = True
         return True
 
-    async def _edit(self, comment: Comment, text: str) -> bool:
-        """Edit a comment of ours; False when it is gone."""
-        await self._renew()
+    async def _edit(self, comment: Comment, text: str, *, telling: bool = False) -> bool:
+        """Edit a comment of ours; False when it is gone. `telling`: the one that tells, not a copy of it."""
+        await self._renew(editing=telling)
         try:
             await self._forge.write_comment(self._repo, self._number, text, comment_id=comment.id)
         except NotFound:
@@ -250,9 +290,9 @@ class _Showing:
             if not await rows.comment_made(conn, self._telling, comment_id):
                 raise _TakeLostError
 
-    async def _renew(self) -> None:
+    async def _renew(self, *, editing: bool = False) -> None:
         async with self._pool.connection() as conn:
-            if not await rows.renew_telling(conn, self._telling, take_s=self._mirror._take_s):
+            if not await rows.renew_telling(conn, self._telling, take_s=self._mirror._take_s, editing=editing):
                 raise _TakeLostError
 
     async def _record(

@@ -40,6 +40,8 @@ ON CONFLICT ON CONSTRAINT issue_once DO UPDATE SET
        settled = EXCLUDED.settled, gone_since = NULL, counted = coalesce(%(counted)s::jsonb, issue.counted),
        asked = coalesce(%(asked)s::boolean, issue.asked), triage_code = EXCLUDED.triage_code,
        triage_details = EXCLUDED.triage_details,
+       triaged_at = CASE WHEN issue.triage_code IS DISTINCT FROM EXCLUDED.triage_code THEN clock_timestamp()
+                         ELSE issue.triaged_at END,
        approved_hash = coalesce(EXCLUDED.approved_hash, issue.approved_hash),
        approved_title = coalesce(EXCLUDED.approved_title, issue.approved_title),
        approved_body = coalesce(EXCLUDED.approved_body, issue.approved_body),

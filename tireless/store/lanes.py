@@ -215,3 +215,44 @@ async def lane_rows(conn: Connection) -> list[LaneRow]:
         async with conn.cursor(row_factory=dict_row) as rows:
             found = await (await rows.execute(LANES)).fetchall()
     return [LaneRow(**row, holds=[hold for hold in holds if hold.lane == row["name"]]) for row in found]
+
+
+# ------------------------------------------------------------------------------------------------ what issues are told
+
+LANE_MARKS = "SELECT l.name, lane_mark(l.name) FROM lane l ORDER BY l.name"
+
+
+async def lane_marks(conn: Connection) -> dict[str, str]:
+    """What each lane's pending jobs should be told, as a mark that changes with it."""
+    with translate("reading what keeps the lanes waiting"):
+        return {str(name): str(mark) async for name, mark in await conn.execute(LANE_MARKS)}
+
+
+# In the order of claims, so that those who would be next are told first. One that is to be told anyway is left alone.
+MARK_LANE = """
+WITH stale AS MATERIALIZED (
+  SELECT m.issue_id
+    FROM job j JOIN mirror m ON m.issue_id = j.issue_id
+   WHERE j.state = 'pending' AND j.lane = %(lane)s
+     AND m.changed = m.told AND m.told_gate IS DISTINCT FROM %(mark)s
+   ORDER BY j.priority DESC, j.turn, j.id LIMIT %(limit)s
+   FOR NO KEY UPDATE OF m SKIP LOCKED
+)
+UPDATE mirror m SET changed = m.changed + 1 FROM stale WHERE m.issue_id = stale.issue_id
+"""
+LANE_LEFT = """
+SELECT EXISTS (SELECT FROM job j JOIN mirror m ON m.issue_id = j.issue_id
+                WHERE j.state = 'pending' AND j.lane = %(lane)s AND m.told_gate IS DISTINCT FROM %(mark)s)
+"""
+
+
+async def mark_lane(conn: Connection, lane: str, mark: str, *, limit: int = 100) -> tuple[int, bool]:
+    """Make some pending issues of a lane due that were told something else of it; how many, and whether any is left.
+
+    Held, released, taken up by a runner: it does not matter by whom, and several changes are told as one.
+    """
+    values = {"lane": lane, "mark": mark, "limit": limit}
+    with translate(f"telling what keeps lane {lane} waiting"):
+        marked = (await conn.execute(MARK_LANE, values)).rowcount
+        row = await (await conn.execute(LANE_LEFT, values)).fetchone()
+    return marked, bool(row and row[0])

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
-from tireless.domain.comments import ChildPicture, JobPicture, Picture
+from tireless.domain.comments import ChildPicture, JobPicture, Picture, shown_time
 from tireless.domain.issue import RepoRef
 from tireless.domain.job import Kind, State
 from tireless.errors import NotKnown, StoreUnavailable
@@ -42,6 +42,10 @@ class Telling:
     repairs: int
     """Of the last hour."""
     contested: bool
+    comment_age_s: float | None
+    """Seconds since the comment was written or edited last, None when it never was."""
+    triage_age_s: float
+    """Seconds since triage first said what it says."""
 
 
 TAKE_DUE = """
@@ -50,6 +54,7 @@ WITH pick AS MATERIALIZED (  -- a locked row is being taken by another mirror
     FROM mirror m JOIN issue i ON i.id = m.issue_id JOIN repository r ON r.id = i.repository_id
    WHERE m.changed > m.told AND m.not_before <= clock_timestamp()
      AND (m.take_until IS NULL OR m.take_until < clock_timestamp())
+     AND (m.changed > m.paced OR m.paced_until <= clock_timestamp())
      AND r.tracked AND r.forge = ANY(%(forges)s)
    ORDER BY m.not_before, m.issue_id
    LIMIT 1
@@ -66,7 +71,9 @@ SELECT m.changed, m.told_status, m.told_comment, m.comment_id, m.failures, m.con
        m.comment_sent_at IS NOT NULL AND m.comment_id IS NULL AS comment_unanswered,
        coalesce(extract(epoch FROM m.comment_sent_at + make_interval(secs => %(unanswered_s)s) - clock_timestamp()),
                 0)::float8 AS comment_wait_s,
-       CASE WHEN m.repairs_since > clock_timestamp() - interval '1 hour' THEN m.repairs ELSE 0 END AS repairs
+       CASE WHEN m.repairs_since > clock_timestamp() - interval '1 hour' THEN m.repairs ELSE 0 END AS repairs,
+       extract(epoch FROM clock_timestamp() - m.comment_at)::float8 AS comment_age_s,
+       extract(epoch FROM clock_timestamp() - i.triaged_at)::float8 AS triage_age_s
   FROM mirror m JOIN issue i ON i.id = m.issue_id
  WHERE m.issue_id = %(issue_id)s AND m.take_token = %(token)s
 """
@@ -99,7 +106,8 @@ SELECT r.forge, r.owner, r.name, i.number, i.url, i.open, i.asked, i.triage_code
        CASE WHEN isfinite(j.not_before) THEN j.not_before END AS not_before,
        j.pull_request, j.publish_reason, coalesce(j.summary, a.summary) AS summary, j.finished_at,
        a.outcome AS last_outcome, a.reason AS last_reason, a.branch,
-       e.details ->> 'error' AS error
+       e.details ->> 'error' AS error,
+       g.gate, g.hold_source, g.hold_reason, g.hold_until, g.hold_by, g.mark AS lane_mark, g.served
   FROM issue i
   JOIN repository r ON r.id = i.repository_id
   LEFT JOIN LATERAL (SELECT * FROM job j WHERE j.issue_id = i.id ORDER BY j.id DESC LIMIT 1) j ON true
@@ -107,6 +115,10 @@ SELECT r.forge, r.owner, r.name, i.number, i.url, i.open, i.asked, i.triage_code
     SELECT * FROM attempt a WHERE a.job_id = j.id AND a.ended_at IS NOT NULL ORDER BY a.claim_no DESC LIMIT 1) a ON true
   LEFT JOIN LATERAL (
     SELECT * FROM job_event e WHERE e.job_id = j.id AND e.to_state = 'failed' ORDER BY e.id DESC LIMIT 1) e ON true
+  LEFT JOIN LATERAL (  -- only of a job that waits for its turn: what else is in its way
+    SELECT v.gate, v.hold_source, v.hold_reason, v.hold_until, v.hold_by, lane_mark(v.lane) AS mark,
+           lane_served(v.lane) AS served
+      FROM job_gate v WHERE v.job_id = j.id AND j.state = 'pending') g ON true
   LEFT JOIN child c ON c.issue_id = i.id
   LEFT JOIN issue p ON p.id = c.plan_issue_id
  WHERE i.id = %(issue_id)s
@@ -175,23 +187,50 @@ def _job(row: dict[str, Any]) -> JobPicture:
         last_reason=row["last_reason"],
         branch=row["branch"],
         error=row["error"],
+        gate=_gate(row),
+        lane_mark=row["lane_mark"],
     )
 
 
+def _gate(row: dict[str, Any]) -> tuple[str, dict[str, object]] | None:
+    """What keeps the whole lane from starting anything; that others go first is no news."""
+    lane = {"lane": row["lane"]}
+    if row["gate"] == "lane_held":
+        said = {"source": row["hold_source"], "reason": row["hold_reason"], "by": row["hold_by"]}
+        return "lane_held", lane | said | {"until": shown_time(row["hold_until"]) if row["hold_until"] else None}
+    if row["gate"] == "lane_not_configured":
+        return "lane_not_configured", {**lane}
+    return ("no_runner", {**lane}) if row["served"] is False else None
+
+
 RENEW_TELLING = """
-UPDATE mirror SET take_until = clock_timestamp() + make_interval(secs => %(take_s)s)
+UPDATE mirror SET take_until = clock_timestamp() + make_interval(secs => %(take_s)s),
+                  comment_at = CASE WHEN %(editing)s::boolean THEN clock_timestamp() ELSE comment_at END
  WHERE issue_id = %(issue_id)s AND take_token = %(token)s
 """
 
 
-async def renew_telling(conn: Connection, telling: Telling, *, take_s: float) -> bool:
-    """Keep the take for another `take_s` seconds; False when it is lost."""
-    return await _one(conn, RENEW_TELLING, telling, take_s=take_s)
+async def renew_telling(conn: Connection, telling: Telling, *, take_s: float, editing: bool = False) -> bool:
+    """Keep the take for another `take_s` seconds; False when it is lost. `editing`: the comment, in the next moment."""
+    return await _one(conn, RENEW_TELLING, telling, take_s=take_s, editing=editing)
+
+
+PACE = """
+UPDATE mirror SET paced = %(changed)s, paced_until = clock_timestamp() + make_interval(secs => %(wait_s)s),
+                  failures = 0, error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
+ WHERE issue_id = %(issue_id)s AND take_token = %(token)s
+"""
+
+
+async def pace(conn: Connection, telling: Telling, *, wait_s: float) -> bool:
+    """Give the take back with the comment unwritten: it is due in `wait_s` seconds, or when something changes."""
+    return await _one(conn, PACE, telling, changed=telling.changed, wait_s=wait_s)
 
 
 COMMENT_SENT = """
 UPDATE mirror
-   SET comment_sent_at = clock_timestamp(), take_until = clock_timestamp() + make_interval(secs => %(take_s)s)
+   SET comment_sent_at = clock_timestamp(), comment_at = clock_timestamp(),
+       take_until = clock_timestamp() + make_interval(secs => %(take_s)s)
  WHERE issue_id = %(issue_id)s AND take_token = %(token)s
 """
 
@@ -230,7 +269,7 @@ UPDATE mirror
                  + %(repaired)s::int,
        repairs_since = CASE WHEN repairs_since > clock_timestamp() - interval '1 hour' THEN repairs_since
                             ELSE clock_timestamp() END,
-       contested = %(contested)s, take_token = NULL, take_by = NULL, take_until = NULL
+       contested = %(contested)s, told_gate = %(gate)s, take_token = NULL, take_by = NULL, take_until = NULL
  WHERE issue_id = %(issue_id)s AND take_token = %(token)s
 """
 
@@ -253,6 +292,7 @@ async def told(
         "repaired": repaired,
         "contested": contested,
         "error": error,
+        "gate": telling.picture.job.lane_mark if telling.picture.job is not None else None,
     }
     return await _one(conn, TOLD, telling, **values)
 
