@@ -427,7 +427,7 @@ CREATE FUNCTION settle_claim(
   in_job bigint, in_token uuid, in_outcome text, in_burns boolean,
   in_to text, in_code text, in_parked text, in_question text, in_wait_s double precision, in_wait_reason text,
   in_reason text, in_summary text, in_exit_code int, in_usage jsonb, in_output_head text, in_output_tail text,
-  in_asked_s double precision, in_cannot_start text, in_counts int, in_policy jsonb
+  in_asked_s double precision, in_cannot_start text, in_counts int, in_policy jsonb, in_permanent boolean DEFAULT false
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   j        job;
@@ -467,7 +467,7 @@ BEGIN
    WHERE b.id = a.id;
 
   -- Holds speak of the provider and the host, whatever becomes of the job.
-  back := CASE WHEN in_outcome IN ('quota', 'blocked') THEN j.given_back + 1 WHEN in_burns THEN 0 ELSE j.given_back END;
+  back := CASE WHEN in_outcome IN ('quota', 'blocked') OR in_permanent THEN j.given_back + 1 WHEN in_burns THEN 0 ELSE j.given_back END;
   UPDATE lane
      SET probing = (in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR in_outcome = 'done' AND in_counts = 0)
                    AND probe_since + probe_lives() > clock_timestamp(),
@@ -504,6 +504,9 @@ BEGIN
   ELSIF in_outcome IN ('quota', 'blocked') AND parks IS NULL AND back >= (in_policy ->> 'give_backs')::int THEN
     parks := 'suspect';
     asks := 'This job was given back ' || back || ' times in a row, by a provider''s limit or because it was blocked.';
+  ELSIF in_permanent AND back >= (in_policy ->> 'permanent_give_backs')::int THEN
+    parks := 'suspect';
+    asks := in_reason;
   END IF;
   IF in_outcome = 'blocked' AND wait_s IS NULL THEN
     wait_s := least((in_policy ->> 'blocked_cap_s')::float8, (in_policy ->> 'blocked_base_s')::float8 * 2 ^ least(back - 1, 30));

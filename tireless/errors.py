@@ -18,6 +18,7 @@
     │   ├── SchemaMismatch             database older or newer than the code          exit 3
     │   └── LeaseLost                  the write named a claim that is no longer ours
     ├── WorkspaceError                 a git command or a directory of a run failed
+    │   └── Unworkable                 the repository is at fault, and waiting mends nothing
     └── EmbeddedError                  the private PostgreSQL could not be started    exit 5
 
 Every message says what was being done, to what, and what to do now.
@@ -130,6 +131,13 @@ class LeaseLost(StoreError):
 
 class WorkspaceError(TirelessError):
     """Preparing, reading or removing the files of a run failed; the message is already redacted."""
+
+
+class Unworkable(WorkspaceError):
+    """This repository cannot be worked on until a person changes it or its access; the message says what to change.
+
+    Never raised for a forge that is away: no connection, a timeout, 401, 429, 5xx, a redirect.
+    """
 
 
 class EmbeddedError(TirelessError):

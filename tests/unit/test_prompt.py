@@ -12,6 +12,7 @@ from tests.support.assignment import SHA, assignment
 from tireless.agent.prompt import PromptError, override_path, render_prompt
 from tireless.agent.protocol import Assignment, Exchange
 from tireless.domain.job import Kind
+from tireless.errors import WorkspaceError
 
 EXCHANGE = Exchange(Path("/runs/1/exchange"))
 FENCE = "f00dfacef00dface"
@@ -143,7 +144,7 @@ async def test_template_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch
             ticks += 1
 
     renewing = asyncio.create_task(renewals())
-    with pytest.raises(PromptError, match="took longer"):
+    with pytest.raises(WorkspaceError, match="took longer"):
         await prompt(assignment(), endless)
     renewing.cancel()
     assert ticks > 10

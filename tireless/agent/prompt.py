@@ -10,15 +10,15 @@ import sys
 from tireless.agent import render
 from tireless.agent.protocol import Assignment, Exchange
 from tireless.domain.text import one_line, visible
-from tireless.errors import WorkspaceError
+from tireless.errors import Unworkable, WorkspaceError
 
 OVERRIDE_MAX = 65_536
 """Bytes of a template of the base branch."""
 LIMIT_S = 30.0
 
 
-class PromptError(WorkspaceError):
-    """A template is wrong; the message names file and branch."""
+class PromptError(Unworkable):
+    """A template of the base branch is wrong; the message names file and branch."""
 
 
 def override_path(assignment: Assignment) -> str:
@@ -59,7 +59,8 @@ async def _in_a_box(asked: bytes, name: str) -> str:
         async with asyncio.timeout(LIMIT_S):
             out, err = await process.communicate(asked)  # bounded: the child bounds what it makes
     except TimeoutError as error:
-        raise PromptError(f"{name} took longer than {LIMIT_S:.0f} s; correct it") from error
+        # Perhaps it is this host that is slow: tried again, by another one if there is one.
+        raise WorkspaceError(f"{name} took longer than {LIMIT_S:.0f} s; look whether it loops") from error
     finally:
         if process.returncode is None:
             process.kill()

@@ -19,7 +19,7 @@ from tireless.agent.gitcli import Git, GitError, Remote
 from tireless.agent.origin import NAME, Origin, Subject
 from tireless.agent.places import Home, Places
 from tireless.domain.text import branch_prefix
-from tireless.errors import WorkspaceError
+from tireless.errors import Unworkable, WorkspaceError
 
 TRAILER = "Tireless-Request"
 """The trailer of each pushed head: which request it answers."""
@@ -27,6 +27,10 @@ LOCK_LIMIT_S = 900.0
 _LOCAL_S = 120.0
 _PIN = "refs/tireless/base/"
 _BRANCH = re.compile(r"refs/heads/(tireless/[0-9]+-[a-z0-9-]+\.[0-9a-f]{8})")
+_NOT_OURS = re.compile(
+    r"(?m)^fatal: (?:repository '.*' not found|unable to access '.*': .* returned error: (?:403|404|410)\b)"
+)
+"""Git's words for a forge that answered: there is no such repository for this user. 401 is the token's fault."""
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -112,9 +116,11 @@ class Workspaces:
             return None
         mode, kind, sha, size = listed.split(b"\t", 1)[0].split()
         if kind != b"blob" or mode not in (b"100644", b"100755"):
-            raise WorkspaceError(f"{path} of {space.base_branch} is no regular file")
+            raise Unworkable(f"{path} of {space.base_branch} is no regular file: make it one, or remove it")
         if int(size) > limit:
-            raise WorkspaceError(f"{path} of {space.base_branch} has {int(size)} bytes; at most {limit} are read")
+            raise Unworkable(
+                f"{path} of {space.base_branch} has {int(size)} bytes, at most {limit} are read: shorten it"
+            )
         return await self.git.run("cat-file", "blob", sha.decode(), git_dir=space.cache, limit_s=_LOCAL_S)
 
     async def push(self, space: Workspace, remote: Remote, *, commit: str, branch: str) -> bool:
@@ -209,13 +215,21 @@ class Workspaces:
         await asyncio.to_thread(_remove_stale_locks, cache)
         await self.git.run("init", "--quiet", "--bare", "--template=", "--", cache, limit_s=_LOCAL_S)
         await self._unpin(cache)
-        await self.git.run(
-            *("fetch", "--quiet", "--prune", "--force", "--no-write-fetch-head", "--no-recurse-submodules"),
-            *("--", remote.url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"),
-            git_dir=cache,
-            remote=remote,
-            hold=(lock,),
-        )
+        try:
+            await self.git.run(
+                *("fetch", "--quiet", "--prune", "--force", "--no-write-fetch-head", "--no-recurse-submodules"),
+                *("--", remote.url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"),
+                git_dir=cache,
+                remote=remote,
+                hold=(lock,),
+            )
+        except GitError as error:
+            if _NOT_OURS.search(error.said):
+                raise Unworkable(
+                    f"the forge has no such repository for this runner's git user ({error.said.splitlines()[-1]}): "
+                    "give that user read and write access to its code, or close the issue"
+                ) from error
+            raise
 
     async def _unpin(self, cache: Path) -> None:
         """Forget the base commits of runs that are no longer on disk."""
@@ -232,8 +246,11 @@ class Workspaces:
                 limit_s=_LOCAL_S,
             )
         except GitError as error:
-            raise WorkspaceError(
-                f"the repository has no branch {branch!r} with a commit; is it empty, was its default branch renamed?"
+            if error.code != 1:
+                raise
+            raise Unworkable(
+                f"the repository has no branch {branch!r} with a commit (is it empty? was the branch renamed?): "
+                "push a first commit to it, or correct the default branch on the forge"
             ) from error
         return sha.decode().strip()
 

@@ -23,7 +23,7 @@ from tireless.domain import retry
 from tireless.domain.issue import IssueRef
 from tireless.domain.job import Kind
 from tireless.domain.outcome import Ended, Note, Outcome, Stop, Verdict
-from tireless.errors import WorkspaceError
+from tireless.errors import Unworkable, WorkspaceError
 from tireless.services.leases import Held
 from tireless.services.leaving import Leaver
 from tireless.services.live import Live
@@ -37,6 +37,9 @@ from tireless.store.record import Answer
 from tireless.store.settle import Ending, settle
 
 _log = log.get(__name__)
+
+_UNWORKABLE_BASE_S, _UNWORKABLE_CAP_S = 60.0, 900.0
+"""Between two looks at a repository that cannot be worked on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,7 @@ class Worker:
                     await self._remove(work.prepared)
             facts = _facts(claim, ending)
             _log.info("attempt finished", answer=answer.value, seconds=round(boottime() - began, 1), **facts)
-            our_fault = ending is not None and ending.outcome is Outcome.WORKSPACE_ERROR and not ending.cannot_start
-            return Worked(work.survivors, our_fault)
+            return Worked(work.survivors, _is_our_fault(ending))
 
     async def _attempt(self, work: _Work) -> Ending | None:
         """Everything before the last word; None when the claim was lost on the way."""
@@ -127,7 +129,7 @@ class Worker:
             ended = await self._execute(work, prepared)
         except WorkspaceError as error:
             # No agent ran: given back, however often. `claim_no` counts these, `attempts` does not.
-            return _not_run(error, wake_s=self._backoff_s(held.claim, held.claim.claim_no))
+            return _not_run(error, held.claim, wake_s=self._backoff_s(held.claim, held.claim.claim_no))
         collect = self._room.collect(prepared, ended)
         verdict = await unless(held.news, collect, patience_s=self._limits.hurry_s) or _cut(held, ended)
         if verdict.outcome is Outcome.LEASE_LOST:
@@ -205,6 +207,13 @@ class Worker:
             _log.error("run directory not removed", error=str(error))
 
 
+def _is_our_fault(ending: Ending | None) -> bool:
+    """Would the next job meet the same? Not what holds the lane for this host, nor what only this repository has."""
+    if ending is None or ending.outcome is not Outcome.WORKSPACE_ERROR:
+        return False
+    return ending.cannot_start is None and not ending.permanent
+
+
 def _lease_too_short(held: Held, command: LaneCommand) -> bool:
     """Would the agent be stopped before the first renewal was due? Lease and margin come from two configurations."""
     return held.claim.lease_s <= 1.5 * (held.margin_s + command.grace_s)
@@ -215,9 +224,13 @@ def _unfit(fault: str) -> Ending:
     return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=fault, cannot_start=fault)
 
 
-def _not_run(error: WorkspaceError, *, wake_s: float) -> Ending:
+def _not_run(error: WorkspaceError, claim: Claim, *, wake_s: float) -> Ending:
     """The end of an attempt that never came to its agent. A hook that is not there is a fault of this host's set-up."""
     reason = str(error)
+    if isinstance(error, Unworkable):
+        # Counted by the store, and parked then. Not at random: a proxy that answers for a forge away has minutes.
+        wake_s = retry.doubling(claim.given_back + 1, base_s=_UNWORKABLE_BASE_S, cap_s=_UNWORKABLE_CAP_S)
+        return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=reason, wake_s=wake_s, permanent=True)
     if isinstance(error, HookError):
         fault = reason if error.not_started else None
         return Ending(

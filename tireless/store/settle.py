@@ -35,6 +35,8 @@ class Policy:
     setup_hold_s: float = 900.0
     give_backs: int = 6
     """The give-back in a row, by quota or blocked, that parks a job as suspect."""
+    permanent_give_backs: int = 4
+    """The same for one whose repository cannot be worked on until a person changes something."""
 
 
 POLICY = Policy()
@@ -47,6 +49,7 @@ class Ending:
     `wake_s`: the backoff, chosen by the caller (domain.retry), for outcomes that come back by themselves.
     `asked_s`: the wait or hold that the agent named (blocked, quota); without one the policy's doubling.
     `cannot_start`: why the lane's command cannot be started on this host; holds (lane, host).
+    `permanent`: a workspace_error that waiting will not mend; `reason` says what a person should do.
     `agent_ran` False: an end that says nothing about the lane's agent, neither to its breaker nor to its probe.
     """
 
@@ -61,6 +64,7 @@ class Ending:
     wake_s: float | None = None
     asked_s: float | None = None
     cannot_start: str | None = None
+    permanent: bool = False
     agent_ran: bool = True
 
 
@@ -123,7 +127,7 @@ SELECT settle_claim(
   in_reason => %(reason)s, in_summary => %(summary)s, in_exit_code => %(exit_code)s::int, in_usage => %(usage)s::jsonb,
   in_output_head => %(output_head)s, in_output_tail => %(output_tail)s,
   in_asked_s => %(asked_s)s::float8, in_cannot_start => %(cannot_start)s, in_counts => %(counts)s::int,
-  in_policy => %(policy)s::jsonb)
+  in_policy => %(policy)s::jsonb, in_permanent => %(permanent)s::boolean)
 """
 
 
@@ -167,6 +171,7 @@ def _settled(job_id: int, token: UUID, ending: Ending, policy: Policy) -> dict[s
         "cannot_start": None if ending.cannot_start is None else clean_text(ending.cannot_start),
         "counts": becomes.counts if ending.agent_ran else 0,
         "policy": Jsonb(asdict(policy)),
+        "permanent": ending.permanent and ending.outcome is Outcome.WORKSPACE_ERROR,
     }
 
 
