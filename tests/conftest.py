@@ -11,7 +11,8 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,18 @@ def dsn(server_url: str, template: DatabaseJanitor) -> Iterator[str]:
     """The connection string of a migrated, empty database of this test's own."""
     with _janitor(server_url, template=template.dbname) as janitor:
         yield with_database(server_url, janitor.dbname)
+
+
+@pytest.fixture
+def databases(server_url: str, template: DatabaseJanitor) -> Callable[[], AbstractContextManager[str]]:
+    """Makes migrated, empty databases, one each time it is entered: for tests that need one after another."""
+
+    @contextmanager
+    def fresh() -> Iterator[str]:
+        with _janitor(server_url, template=template.dbname) as janitor:
+            yield with_database(server_url, janitor.dbname)
+
+    return fresh
 
 
 @pytest.fixture

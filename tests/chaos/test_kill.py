@@ -1,4 +1,6 @@
-"""SIGKILL of `serve` and `run` at the moments that matter, each restarted: the story ends the same, nothing is twice.
+"""SIGKILL of `serve` and `run` before effects and in the middle of writes, each restarted: the story ends the same.
+
+What is done when its maker dies is test_every_effect.py's; here it is still to come, or is rolled back.
 
 What is expected of attempts says what a death costs: before a result was recorded one attempt, afterwards none.
 """
@@ -8,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import Literal, LiteralString
+from dataclasses import dataclass
+from typing import LiteralString
 
 import pytest
 
@@ -33,14 +35,6 @@ class Moment:
     """What waited in the moment stays there to the end: a request that never arrives."""
 
 
-def job(condition: LiteralString, kind: Literal["implement", "plan"]) -> AtRow:
-    """The middle of a write to a job of this kind."""
-    kinds: dict[str, LiteralString] = {"implement": " AND NEW.kind = 'implement'", "plan": " AND NEW.kind = 'plan'"}
-    return AtRow("job", condition + kinds[kind])
-
-
-CLAIM: LiteralString = "NEW.state = 'claimed' AND OLD.state = 'pending'"
-SETTLE: LiteralString = "NEW.state = 'publishing' AND OLD.state = 'claimed'"
 RECORD = AtRow("attempt", "NEW.commit_sha IS NOT NULL AND OLD.recorded_at IS NULL")
 PUSHED = AtRow("attempt", "NEW.pushed_at IS DISTINCT FROM OLD.pushed_at")
 FETCH = AtForge("GET", r"\.git/info/refs\?service=git-upload-pack")
@@ -48,19 +42,15 @@ PUSH_BEGINS = AtForge("GET", r"\.git/info/refs\?service=git-receive-pack")
 PUSH = AtForge("POST", r"\.git/git-receive-pack")
 
 RUN = {
-    "the claim is written, and nobody hears of it": Moment("run", job(CLAIM, "implement"), burns=True),
     "the claim is recorded": Moment("run", FETCH, burns=True),
     "its agent is at work": Moment("run", AtAgent("implement"), burns=True, again=True, cut=True),
     "the result is being written": Moment("run", RECORD, burns=True, again=True),
     "the result is recorded": Moment("run", PUSH_BEGINS, again=True, held=True),
     "the push is sent": Moment("run", PUSH, again=True, held=True),
-    "the push is done, and nobody hears of it": Moment("run", replace(PUSH, when="after")),
     "the push is being recorded": Moment("run", PUSHED),
-    "the settle is written, and nobody hears of it": Moment("run", job(SETTLE, "implement")),
     "the children are being written": Moment(
         "run", AtRow("child", "NEW.key = 'import'", "INSERT"), burns=True, again=True
     ),
-    "a plan's settle is written, and nobody hears of it": Moment("run", job(SETTLE, "plan")),
 }
 
 
@@ -74,7 +64,6 @@ SERVE = {
     "the first job is being written": Moment("serve", AtRow("job", "true", "INSERT")),
     "a job is taken for delivery": Moment("serve", AtForge("GET", r"/pulls\?")),
     "a pull request is sent": Moment("serve", AtForge("POST", r"/pulls$")),
-    "a pull request is made, and nobody hears of it": Moment("serve", AtForge("POST", r"/pulls$", "after")),
     "a pull request is being recorded": Moment(
         "serve", AtRow("job", "NEW.pull_request IS DISTINCT FROM OLD.pull_request")
     ),
@@ -82,16 +71,10 @@ SERVE = {
         "serve", AtRow("job", "NEW.state = 'delivered' AND NEW.kind = 'implement'")
     ),
     "a child is sent": Moment("serve", AtForge("POST", r"/issues$")),
-    "a child is made, and nobody hears of it": Moment("serve", AtForge("POST", r"/issues$", "after")),
-    "the second child is made": Moment("serve", AtForge("POST", r"/issues$", "after", nth=2)),
     "a child is being recorded": Moment("serve", AtRow("child", "NEW.number IS DISTINCT FROM OLD.number")),
     "a dependency is sent": Moment("serve", AtForge("POST", r"/dependencies$")),
-    "a dependency is made, and nobody hears of it": Moment("serve", AtForge("POST", r"/dependencies$", "after")),
-    "a label is made, and nobody hears of it": Moment("serve", AtForge("POST", r"widgets/labels$", "after")),
     "a status label is sent": Moment("serve", AtForge("POST", r"/issues/\d+/labels$")),
-    "a status label is put on": Moment("serve", AtForge("POST", r"/issues/\d+/labels$", "after")),
     "a comment is sent": Moment("serve", AtForge("POST", r"/comments$")),
-    "a comment is made, and nobody hears of it": Moment("serve", AtForge("POST", r"/comments$", "after")),
     "a comment is being recorded": Moment("serve", AtRow("mirror", "NEW.comment_id IS DISTINCT FROM OLD.comment_id")),
 }
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -78,10 +79,12 @@ kinds = ["discover", "plan"]
 default = true
 command = {command}
 lease = "{lease_s}s"
+attempts = {attempts}
 [lanes.{swift}]
 kinds = ["implement"]
 command = {command}
 lease = "{lease_s}s"
+attempts = {attempts}
 [runner]
 root = {root}
 idle_poll = "1s"
@@ -109,13 +112,15 @@ class Installation:
     dsn: str
     running: dict[Who, Running] = field(default_factory=dict)
     logs: list[str] = field(default_factory=list)
+    env: dict[Who, dict[str, str]] = field(default_factory=dict)
+    """What else stands in the environment of a process."""
 
     # ------------------------------------------------------------------ processes
 
     async def start(self, who: Who) -> None:
         """Start `serve`, or a `run` of both lanes that does one job at a time."""
         lanes = ["--lane", STEADY, "--lane", SWIFT] if who == "run" else []
-        process = Running(who, "--config", self.home / "tireless.toml", *lanes, home=self.home)
+        process = Running(who, "--config", self.home / "tireless.toml", *lanes, home=self.home, env=self.env.get(who))
         self.running[who] = await process.__aenter__()
 
     async def kill(self, who: Who) -> None:
@@ -147,10 +152,11 @@ class Installation:
     async def agents_gone(self) -> None:
         """Wait until no agent, and no guard of one, lives; git may still be bringing its call to an end."""
         async with asyncio.timeout(LIMIT_S):
-            while self._agents():  # noqa: ASYNC110 - the processes are nobody's children here
+            while self.agents():  # noqa: ASYNC110 - the processes are nobody's children here
                 await asyncio.sleep(0.02)
 
-    def _agents(self) -> list[str]:
+    def agents(self) -> list[str]:
+        """The command lines of agents, and guards of agents, that live."""
         return [words for words in living(self.home).values() if "recorder.py" in words or "guard" in words]
 
     # ------------------------------------------------------------------ time
@@ -178,23 +184,30 @@ class Installation:
 
     async def rests(self, expected: Mapping[int, Scene]) -> tuple[Rows, Side]:
         """Wait until nothing is left to be told and both sides are as `expected`; a failure says what differs."""
-        wrong, quiet = ["nothing was compared"], None
+        wrong = ["nothing was compared"]
         try:
             async with asyncio.timeout(LIMIT_S):
                 while True:
-                    quiet = await (await self.conn.execute(_QUIET)).fetchone()
-                    rows = await read_rows(self.pool)
-                    side = await read_forge(self.town.owner, self.town.repository, bot=self.town.bot.login)
-                    wrong = differences(expected, rows, side)
-                    if quiet and not wrong:
+                    wrong, rows, side = await self.compared(expected)
+                    if not wrong:
                         return rows, side
                     for who, process in self.running.items():
                         assert process.process.returncode is None, f"{who} ended:\n" + "\n".join(process.lines)
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            alive = [line for who, process in self.running.items() for line in (f"--- {who}", *process.lines)]
-            told = [] if quiet else ["something is left to be told"]
-            raise AssertionError("\n".join([*wrong, *told, *self.logs, *alive])) from None
+            raise AssertionError(self.told(wrong)) from None
+
+    async def compared(self, expected: Mapping[int, Scene]) -> tuple[list[str], Rows, Side]:
+        """What is not as `expected`, or is still to be told, as of now."""
+        quiet = await (await self.conn.execute(_QUIET)).fetchone()
+        rows = await read_rows(self.pool)
+        side = await read_forge(self.town.owner, self.town.repository, bot=self.town.bot.login)
+        return differences(expected, rows, side) + ([] if quiet else ["something is left to be told"]), rows, side
+
+    def told(self, wrong: Sequence[str]) -> str:
+        """What is wrong, and what everybody logged."""
+        alive = [line for who, process in self.running.items() for line in (f"--- {who}", *process.lines)]
+        return "\n".join([*wrong, *self.logs, *alive])
 
     def recorded(self, what: str) -> list[dict[str, Any]]:
         """What the agents noted of themselves."""
@@ -212,6 +225,16 @@ class Installation:
         if jobs:
             return jobs[0].number
         return self.number_of("implement")  # its claim is being written
+
+    def branches(self) -> dict[str, str]:
+        """Our branches on the forge and their commits."""
+        world = self.loopback.world
+        repo = world.repo(*self.town.repository.split("/"))
+        assert repo is not None
+        command = ["git", "-c", "safe.directory=*", "--git-dir", str(world.git_dir(repo)), "for-each-ref"]
+        command += ["--format=%(refname:lstrip=2) %(objectname)", "refs/heads/tireless/"]
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return dict(line.split(" ") for line in listed.splitlines())
 
     def number_of(self, kind: str) -> int:
         """The issue that asks for this kind of job."""
@@ -255,11 +278,19 @@ async def _until(conn: Connection, question: LiteralString, *words: str) -> None
 
 @asynccontextmanager
 async def installation(
-    dsn: str, pool: Pool, *, scenes: Sequence[Scene] = SCENES, lease_s: int = 600, timeout_s: int = 10
+    dsn: str,
+    pool: Pool,
+    *,
+    scenes: Sequence[Scene] = SCENES,
+    lease_s: int = 600,
+    timeout_s: int = 10,
+    attempts: int = 3,
+    agent_file: str = agent.__file__,
 ) -> AsyncIterator[Installation]:
     """Forge, people, labelled issues, configuration; nothing of ours runs yet. Nothing is left at the end.
 
-    `timeout_s`: of the forge; thrice that is waited for what was sent and not answered.
+    `timeout_s`: of the forge; thrice that is waited for what was sent and not answered. `agent_file`: what works on
+    the issues, a file with a `main`.
     """
     async with AsyncExitStack() as stack:
         home = await stack.enter_async_context(empty_place())
@@ -272,7 +303,8 @@ async def installation(
                 await town.owner.create_label(town.repository, spec.name, exclusive=spec.exclusive)
         cast = await act(town, later=lambda: loopback.advance(2), scenes=scenes)
         (home / "agents").mkdir()
-        _configure(home, town, dsn, lease_s=lease_s, timeout_s=timeout_s)
+        command = [sys.executable, "-I", "-S", recorder.__file__, agent_file, str(home / "agents")]
+        _configure(home, town, dsn, command=command, lease_s=lease_s, timeout_s=timeout_s, attempts=attempts)
         conn = await connect(dsn, application_name="tireless test")
         stack.push_async_callback(conn.close)
         made = Installation(home, loopback, town, cast, conn, pool, dsn)
@@ -280,8 +312,9 @@ async def installation(
         yield made
 
 
-def _configure(home: Path, town: Town, dsn: str, *, lease_s: int, timeout_s: int) -> None:
-    command = [sys.executable, "-I", "-S", recorder.__file__, agent.__file__, str(home / "agents")]
+def _configure(
+    home: Path, town: Town, dsn: str, *, command: Sequence[str], lease_s: int, timeout_s: int, attempts: int
+) -> None:
     text = _CONFIG.format(
         database=json.dumps(dsn),
         url=json.dumps(town.owner.url),
@@ -292,6 +325,7 @@ def _configure(home: Path, town: Town, dsn: str, *, lease_s: int, timeout_s: int
         swift=SWIFT,
         lease_s=lease_s,
         timeout_s=timeout_s,
+        attempts=attempts,
     )
     closed(home / "token", town.bot.token)
     closed(home / "tireless.toml", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
@@ -123,13 +124,18 @@ class DatabaseProxy:
     async def _down(
         self, server: asyncio.StreamReader, to_client: asyncio.StreamWriter, answers: asyncio.Queue[Cut]
     ) -> None:
-        while data := await server.read(65_536):
+        async for data in self.answers(server):
             await self._open.wait()
             if not answers.empty():
                 self._strike(answers.get_nowait())
             to_client.write(data)
             await to_client.drain()
         raise _Broken
+
+    async def answers(self, server: asyncio.StreamReader) -> AsyncIterator[bytes]:
+        """What one session's server says, in the pieces in which it is passed on; for whoever looks into it."""
+        while data := await server.read(65_536):
+            yield data
 
     def _strike(self, cut: Cut) -> None:
         if cut.shut:

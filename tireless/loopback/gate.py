@@ -57,10 +57,10 @@ class Gate:
             if fault.plan.when == "before" and not await self._strike(fault, record, receive, send, None):
                 return
         collected = await self._run(scope, receive, body)
+        record.status = collected[0]["status"]
         for fault in faults:
             if fault.plan.when == "after" and not await self._strike(fault, record, receive, send, collected):
                 return
-        record.status = collected[0]["status"]
         for message in self._dated(collected):
             await send(message)
 

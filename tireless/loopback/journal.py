@@ -12,7 +12,7 @@ BODY_KEPT = 64 * 1024
 
 @dataclass(slots=True)
 class Recorded:
-    """One request. `status` is 0 while it is being answered, and stays so when the client went away first."""
+    """One request. `status` is 0 until it was carried out, and stays so when the client went away before that."""
 
     seq: int
     at: float
