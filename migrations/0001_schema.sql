@@ -11,7 +11,8 @@ CREATE TABLE forge (
   bot_login   text,
   reached_at  timestamptz,
   error       text,
-  error_at    timestamptz
+  error_at    timestamptz,
+  unfound     jsonb NOT NULL DEFAULT '{}'                     -- configured 'owner/name' or 'owner/*' -> why it is not watched
 );
 
 -- A repository the bot watches, watched once, or was told to forget. Keyed by the forge's id: names change.

@@ -73,6 +73,30 @@ async def test_doctor_sees_what_only_the_rows_know(desk: Desk, place: Place, con
     assert said.code == 6
 
 
+async def test_repos_sync_finds_what_an_owner_made(desk: Desk, place: Place) -> None:
+    """At once instead of within the hour; `repos ls` names what is configured and not there; init goes through all."""
+    text = desk.path.read_text().replace(
+        'repositories = ["alice/project"]', 'repositories = ["alice/nope"]\nowners = ["alice"]'
+    )
+    closed(desk.path, text)
+    said = await desk("repos", "sync", "--json")
+    assert (said.code, said.data["watched"]) == (1, ["main:alice/project"])
+    await place.alice.create_repository("second")
+    await place.alice.add_collaborator("alice/second", place.bot.login)
+    said = await desk("repos", "sync")
+    assert (said.code, "new: main:alice/second" in said.out) == (1, True)
+    said = await desk("repos", "ls")
+    assert "alice/nope is not on forge main" in said.out
+    listed = (await desk("repos", "ls", "--json")).data
+    assert [each["repo"] for each in listed["repositories"]] == ["alice/project", "alice/second"]
+    assert [each["repo"] for each in listed["unfound"]] == ["alice/nope"]
+    said = await desk("init", "--json")
+    assert {each["repository"] for each in said.data["steps"]} == {"alice/project", "alice/second"}
+    closed(desk.path, text.replace('repositories = ["alice/nope"]\n', ""))
+    said = await desk("repos", "sync")
+    assert (said.code, "2 repositories are watched" in said.out) == (0, True)
+
+
 async def labels_of(place: Place) -> list[dict[str, object]]:
     """The labels of alice's project."""
     found = (await place.alice.api("GET", f"/repos/{REPOSITORY}/labels", page=1, limit=50)).sequence()

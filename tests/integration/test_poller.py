@@ -232,7 +232,7 @@ async def test_a_repository_with_issues_switched_off_is_unreadable_and_says_so(i
     await ingest.stage.alice.edit_repository(ingest.stage.path, has_issues=False)
     await ingest.poller.poll_once()
     assert (await ingest.job(number))["reason"] == "cannot_tell"
-    assert "tracker is off" in str((await ingest.repository())["unreadable_reason"])
+    assert "issues are switched off" in str((await ingest.repository())["unreadable_reason"])
     await ingest.stage.alice.edit_repository(ingest.stage.path, has_issues=True)
     await ingest.poll()
     assert (await ingest.job(number))["state"] == "pending"

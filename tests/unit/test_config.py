@@ -478,3 +478,16 @@ def _toml(value: object) -> str:
         return str(value % 2**62)
     text = "".join(c for c in str(value) if c.isprintable() and c not in "\"\\'")
     return f'"{text}"'
+
+
+def test_topics_choose_among_named_owners(tmp_path: Path) -> None:
+    """A topic alone would let anybody have the bot work in a repository of his own."""
+    path = tmp_path / "config.toml"
+    path.write_text('[forges.main]\nurl = "https://git.example.org"\ntopics = ["agents"]\n')
+    with pytest.raises(ConfigError, match="name those as well"):
+        load(path)
+    path.write_text('[forges.main]\nurl = "https://git.example.org"\ntopics = ["agents"]\nowners = ["acme"]\n')
+    assert load(path).forges["main"].topics == ("agents",)
+    path.write_text('[forges.main]\nurl = "https://git.example.org"\nowners = ["acme", "Acme", "a/b"]\n')
+    with pytest.raises(ConfigError, match=r'(?s)"a/b" is not one word.*"acme" is named twice'):
+        load(path)

@@ -11,6 +11,7 @@ from tireless.domain.issue import RepoRef
 from tireless.errors import ConfigError
 from tireless.forge.base import Forge, HookForge
 from tireless.forge.gitea import GiteaForge
+from tireless.services.selecting import Owned
 
 
 class OpenForge(Forge, HookForge, Protocol):
@@ -51,6 +52,13 @@ async def open_forges(settings: Settings, *, only_with_token: bool = False) -> A
             stack.push_async_callback(forge.aclose)
             forges[name] = forge
         yield forges
+
+
+def configured_owners(settings: Settings) -> Sequence[Owned]:
+    """The owners all of whose repositories are watched."""
+    return [
+        Owned(forge, owner, section.topics) for forge, section in settings.forges.items() for owner in section.owners
+    ]
 
 
 def configured_repositories(settings: Settings) -> Sequence[RepoRef]:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Coroutine, Mapping, Sequence
 
 from tireless import log
-from tireless.app.forges import configured_repositories
+from tireless.app.forges import configured_owners, configured_repositories
 from tireless.app.loops import Loop
 from tireless.config import Settings
 from tireless.domain.comments import Voice
@@ -62,7 +62,8 @@ def build_sweeper(settings: Settings, pool: Pool) -> Sweeper:
 def build_tracker(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -> Tracker:
     """What turns configured names into watched repositories."""
     wanted = configured_repositories(settings)
-    return Tracker(pool, forges, wanted, require_opt_in=settings.labels.require_opt_in)
+    owners = configured_owners(settings)
+    return Tracker(pool, forges, wanted, owners=owners, require_opt_in=settings.labels.require_opt_in)
 
 
 def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -> Poller:

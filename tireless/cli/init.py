@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 import click
 
 from tireless.app.database import existing_url
-from tireless.app.forges import OpenForge, configured_repositories, open_forges
+from tireless.app.forges import OpenForge, configured_owners, configured_repositories, open_forges
 from tireless.cli.frame import Frame, pass_frame, printing, run
 from tireless.cli.words import chosen_forge, repository
 from tireless.config import Settings
 from tireless.domain.issue import RepoRef
 from tireless.services.hooking import HookWish
 from tireless.services.initial import Step, carry_out, outline
+from tireless.services.selecting import select
 from tireless.services.setup import Expected, Finding, Level
 from tireless.store import migrate as migrations
 from tireless.store.db import Pool, pool, shown
@@ -112,7 +113,7 @@ async def _look(settings: Settings, url: str, forges: Mapping[str, OpenForge], n
         for name, forge in forges.items():
             wish, more = hook_wish(settings, name)
             found.findings += more
-            wanted = await _repositories(settings, opened, name, named)
+            wanted = await _repositories(settings, opened, forge, named)
             seen = await outline(opened, forge, wanted, _expected(settings), wish)
             found.findings += seen.findings
             found.steps += seen.steps
@@ -129,17 +130,23 @@ async def _opened(url: str, *, current: bool) -> AsyncIterator[Pool | None]:
         yield opened
 
 
-async def _repositories(settings: Settings, opened: Pool | None, forge: str, named: Sequence[str]) -> list[RepoRef]:
+async def _repositories(
+    settings: Settings, opened: Pool | None, forge: OpenForge, named: Sequence[str]
+) -> list[RepoRef]:
     """Those of this forge: the named ones, else all that are configured or watched."""
     if named:
         parts = [repository(text) for text in named]
         refs = [RepoRef(chosen_forge(settings, where), owner, name) for where, owner, name in parts]
     else:
         refs = list(configured_repositories(settings))
+        for owned in configured_owners(settings):
+            if owned.forge == forge.name:
+                shown_there = (await select(forge, owned)).values()
+                refs += [RepoRef(forge.name, each.owner, each.name) for each in shown_there if not each.set_aside]
         if opened is not None:
             async with opened.connection() as conn:
                 refs += [row.ref for row in await tracked_repos(conn)]
-    once = {(ref.forge, ref.path.casefold()): ref for ref in reversed(refs) if ref.forge == forge}
+    once = {(ref.forge, ref.path.casefold()): ref for ref in reversed(refs) if ref.forge == forge.name}
     return [once[key] for key in sorted(once)]
 
 

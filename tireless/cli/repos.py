@@ -5,14 +5,18 @@ from __future__ import annotations
 import click
 
 from tireless.app.forges import open_forges
+from tireless.app.serving import build_tracker
 from tireless.cli.frame import Frame, database, database_pool, pass_frame, printing, run, table
 from tireless.cli.words import chosen_forge, repository
 from tireless.domain.issue import RepoRef, Repository
+from tireless.errors import ForgeUnavailable
 from tireless.services.tracker import watch
 from tireless.store import inspect
-from tireless.store.db import transaction
+from tireless.store.db import Pool, transaction
 from tireless.store.inspect import RepositoryRow
-from tireless.store.repos import untrack
+from tireless.store.repos import Unfound, tracked_repos, unfound_rows, untrack
+
+FAILED = 1
 
 
 @click.group("repos")
@@ -26,27 +30,28 @@ def repos() -> None:
 @pass_frame
 def ls(frame: Frame, every: bool) -> None:
     """The watched repositories: when each is polled next, why one cannot be, its live jobs."""
-    found = run(_rows(frame, every))
+    found, unfound = run(_rows(frame, every))
     head = ("REPOSITORY", "FORGE", "SOURCE", "NEXT POLL", "PENDING", "WAITING", "RUNNING", "PUBLISHING", "STATE")
     text = table(
         head,
-        map(_line, found),
+        [*map(_line, found), *((each.repo, each.forge, "config", *[None] * 5, each.reason) for each in unfound)],
         empty="no repository is watched: name some under [forges.NAME], or `tireless repos add`",
     )
-    frame.show({"repositories": found}, text)
+    frame.show({"repositories": found, "unfound": unfound}, text)
 
 
-async def _rows(frame: Frame, every: bool) -> list[RepositoryRow]:
+async def _rows(frame: Frame, every: bool) -> tuple[list[RepositoryRow], list[Unfound]]:
     async with database(frame) as conn:
-        return await inspect.repository_rows(conn, all_known=every)
+        return await inspect.repository_rows(conn, all_known=every), await unfound_rows(conn)
 
 
 def _line(row: RepositoryRow) -> tuple[object, ...]:
     counts = row.pending, row.waiting, row.claimed, row.publishing
-    return row.repo, row.forge, row.source, row.next_poll_at, *counts, _state(row)
+    return row.repo, row.forge, row.source, row.next_poll_at, *counts, state(row)
 
 
-def _state(row: RepositoryRow) -> str:
+def state(row: RepositoryRow) -> str:
+    """How it stands with a repository, in one line."""
     if not row.tracked:
         return "not watched"
     if not row.readable:
@@ -54,6 +59,41 @@ def _state(row: RepositoryRow) -> str:
     if row.poll_failures:
         return f"polls failed {row.poll_failures} times: {row.poll_error}"
     return "fine" if row.full_scan_at else "not polled yet"
+
+
+@repos.command("sync")
+@printing
+@pass_frame
+def sync(frame: Frame) -> int:
+    """Look now for what the configured owners have made or dropped; `serve` does so within the hour.
+
+    Exit code 1 when something that is configured is not there; the rest was done all the same.
+    """
+    before, after, unfound = run(_sync(frame))
+    added, dropped = sorted(after - before), sorted(before - after)
+    lines = [f"{len(after)} repositories are watched"]
+    lines += [f"  new: {path}" for path in added] + [f"  dropped: {path}" for path in dropped]
+    lines += [f"  not found: {each.repo}: {each.reason}" for each in unfound]
+    data = {"watched": sorted(after), "added": added, "dropped": dropped, "unfound": unfound}
+    frame.show(data, "\n".join(lines))
+    return FAILED if unfound else 0
+
+
+async def _sync(frame: Frame) -> tuple[set[str], set[str], list[Unfound]]:
+    async with database_pool(frame) as pool, open_forges(frame.settings) as forges:
+        before = await _watched(pool)
+        tracker = build_tracker(frame.settings, pool, forges)
+        await tracker.tick()
+        if silent := [error for error in tracker.errors.values() if isinstance(error, ForgeUnavailable)]:
+            raise silent[0]
+        async with pool.connection() as conn:
+            unfound = await unfound_rows(conn)
+        return before, await _watched(pool), unfound
+
+
+async def _watched(pool: Pool) -> set[str]:
+    async with pool.connection() as conn:
+        return {f"{row.forge}:{row.ref.path}" for row in await tracked_repos(conn)}
 
 
 @repos.command("add")

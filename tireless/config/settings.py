@@ -144,6 +144,8 @@ class ForgeSection(Section):
     token_file: SecretFile | None = None
     token_env: SecretEnv | None = None
     repositories: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
     webhook_secret_file: SecretFile | None = None
     webhook_secret_env: SecretEnv | None = None
     git_user: str = "tireless"
@@ -162,6 +164,22 @@ class ForgeSection(Section):
         if faults:
             raise Faults(faults)
         return value
+
+    @field_validator("owners", "topics")
+    @classmethod
+    def _words(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        faults = [f'"{name}" is not one word' for name in value if not re.fullmatch(r"[A-Za-z0-9._-]+", name)]
+        faults += [f'"{name}" is named twice' for name, n in Counter(map(str.casefold, value)).items() if n > 1]
+        if faults:
+            raise Faults(faults)
+        return value
+
+    @model_validator(mode="after")
+    def _topics_of_whom(self) -> Self:
+        if self.topics and not self.owners:
+            # anybody can give a repository of his own any topic, and make the bot a writer there
+            raise ValueError("topics choose among the repositories of owners: name those as well")
+        return self
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:

@@ -6,9 +6,10 @@ token with an expiry. A bad issue becomes a look with its error, a bad repositor
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -26,7 +27,7 @@ from tireless.errors import (
 )
 from tireless.forge.base import Forge
 from tireless.services.patience import Patience, is_outage
-from tireless.services.scanning import Scan, Scanned, TakeLostError
+from tireless.services.scanning import Scan, Scanned, SetAsideError, TakeLostError
 from tireless.services.taking import ReplacedError, Taking
 from tireless.store import look as looks
 from tireless.store import polls, repos
@@ -132,6 +133,7 @@ class Poller:
         """One poll of a taken repository, to its end or to its error; None after an error."""
         forge = self._forges[repo.forge]
         self._renamed.discard(repo.id)
+        began = self._patience.now()
         try:
             rules = await self._rules_of(forge)
             judged_by = fingerprint(rules)
@@ -141,10 +143,13 @@ class Poller:
         except TakeLostError:
             _log.info("poll take lost", repository=str(repo.ref))
             return None
+        except SetAsideError as why:
+            await self._set_aside(repo, forge, str(why))
+            return None
         except StoreUnavailable:
             raise  # not the repository's fault: the loop backs off, the take runs out
         except (ForgeError, ReplacedError, StoreError) as error:
-            await self._failed(repo, forge, error)
+            await self._failed(repo, forge, error, began=began)
             return None
         self._patience.answered(forge.name)
         if scanned.offset is not None:
@@ -158,13 +163,25 @@ class Poller:
         _log.debug("repository polled", repository=str(repo.ref), issues=scanned.issues, made=scanned.made, full=full)
         return scanned
 
-    async def _failed(self, repo: RepoRow, forge: Forge, error: ForgeError | ReplacedError | StoreError) -> None:
+    async def _set_aside(self, repo: RepoRow, forge: Forge, reason: str) -> None:
+        """It answers, but nothing can come of it: its jobs wait, and it is asked for as seldom as it is read whole."""
+        self._patience.answered(forge.name)
+        delay_s = self._full_scan_s * (0.9 + 0.2 * self._jitter())
+        async with self._pool.connection() as conn, transaction(conn, f"setting {repo.ref} aside"):
+            await repos.mark_unreadable(conn, repo.id, reason)
+            await polls.set_aside(conn, repo, delay_s=delay_s)
+        if repo.readable:
+            _log.warning("repository set aside", repository=str(repo.ref), reason=reason)
+
+    async def _failed(
+        self, repo: RepoRow, forge: Forge, error: ForgeError | ReplacedError | StoreError, *, began: float
+    ) -> None:
         """Find out what an error means for the repository, and put its next poll off."""
         again_s = self._wait_s(error, repo.poll_failures + 1)
         if isinstance(error, ForgeError) and is_outage(error):
-            self._patience.failed(forge.name, error)
-            async with self._pool.connection() as conn:
-                await repos.forge_failed(conn, forge.name, str(error))
+            if self._patience.failed(forge.name, error, asked_at=began):
+                async with self._pool.connection() as conn:
+                    await repos.forge_failed(conn, forge.name, str(error))
         elif isinstance(error, Moved | ForgeDenied | NotFound | ReplacedError) and await self._resolve(
             repo, forge, error
         ):
@@ -192,9 +209,7 @@ class Poller:
         except ForgeError:
             return False  # "I could not ask" is never "it is gone"
         moved = (found.owner, found.name) != (repo.owner, repo.name)
-        reason = (
-            str(error) if found.has_issues else f"{repo.ref} has no issues of its own: the tracker is off or elsewhere"
-        )
+        reason = found.set_aside or str(error)
         async with self._pool.connection() as conn, transaction(conn, f"resolving {repo.ref}"):
             await repos.refresh_repository(conn, repo.id, found, forge=repo.forge)
             if not moved and isinstance(error, ForgeDenied | NotFound):
@@ -247,9 +262,20 @@ class Poller:
         """Answer looks that are due, a few at a time; how many were taken."""
         async with self._pool.connection() as conn:
             taken = await looks.take_looks(conn, self._patience.ready(), limit=LOOKS_AT_ONCE)
+        places = {look.repository_id for look in taken}
+        # Repositories beside each other: one that hangs holds up no look but its own.
+        done = await asyncio.gather(
+            *(self._answer_all([look for look in taken if look.repository_id == place]) for place in places),
+            return_exceptions=True,
+        )
+        for error in done:
+            if error is not None:
+                raise error
+        return len(taken)
+
+    async def _answer_all(self, taken: Sequence[Look]) -> None:
         for look in taken:
             await self._answer(look)
-        return len(taken)
 
     async def _answer(self, look: Look) -> None:
         async with self._pool.connection() as conn:
@@ -257,12 +283,14 @@ class Poller:
             asked_at = await clock(conn)
         if repo is None:
             return
+        began = self._patience.now()
         forge = self._forges[repo.forge]
         try:
             rules = await self._rules_of(forge)
             taking = Taking(self._pool, forge, repo, rules, offset=await self._offset(forge, repo))
             seen = await taking.read(look.number)
             await taking.take(seen, look=look)
+            self._patience.answered(forge.name)
         except NotFound as error:
             await self._absent(look, repo, forge, error, asked_at)
         except (Moved, ReplacedError) as error:
@@ -270,7 +298,7 @@ class Poller:
             await self._put_off(look, repo, error, asked_at, delay_s=self._poll_s)
         except ForgeError as error:
             if is_outage(error):
-                self._patience.failed(forge.name, error)
+                self._patience.failed(forge.name, error, asked_at=began)
             await self._put_off(look, repo, error, asked_at)
         except StoreUnavailable:
             raise  # not the issue's fault; the take runs out

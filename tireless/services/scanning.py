@@ -28,6 +28,10 @@ OUTAGE = 3
 """Issues in a row that the forge did not answer for: it is the forge, not they."""
 
 
+class SetAsideError(Exception):
+    """Nothing can be worked on in this repository as it is: archived, or without issues of its own."""
+
+
 class TakeLostError(Exception):
     """Another poller has the repository, or nobody watches it any more."""
 
@@ -66,7 +70,7 @@ class Scan:
     async def run(self) -> Scanned:
         """All pages. ForgeError when a page could not be read: then the cursor must stay where it is."""
         began = await self._clock()
-        if self._full:
+        if self._full or not self._repo.readable:
             await self._refresh()
         since = None if self._full else self._repo.since
         first = await self._pages(since)
@@ -121,6 +125,8 @@ class Scan:
             await repos.refresh_repository(conn, self._repo.id, found, forge=self._repo.forge)
         if (found.owner, found.name) != (self._repo.owner, self._repo.name):
             raise Moved(f"{self._repo.ref} is {found.owner}/{found.name} now")
+        if found.set_aside is not None:
+            raise SetAsideError(found.set_aside)
 
     def _note(self, page: IssuePage) -> Step:
         named = [*(one.number for one in page.issues), *(one.number for one in page.malformed if one.number)]

@@ -120,6 +120,19 @@ async def poll_failed(conn: Connection, repo: RepoRow, error: str, *, delay_s: f
         await conn.execute(POLL_FAILED, values)
 
 
+SET_ASIDE = """
+UPDATE repository SET poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
+       poll_failures = 0, poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
+ WHERE id = %(id)s AND take_token = %(token)s
+"""
+
+
+async def set_aside(conn: Connection, repo: RepoRow, *, delay_s: float) -> None:
+    """The repository answered that nothing is to be read there: it is asked again in `delay_s` seconds."""
+    with translate(f"setting {repo.ref} aside"):
+        await conn.execute(SET_ASIDE, {"id": repo.id, "token": repo.token, "delay_s": delay_s})
+
+
 # ------------------------------------------------------------------------------------------------ what need not be read
 
 STORED = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -12,7 +12,7 @@ from psycopg.rows import class_row
 from tireless.domain.cursor import Cursor
 from tireless.domain.issue import Person, RepoRef, Repository
 from tireless.errors import NotKnown, Refused
-from tireless.store.db import Connection, clean_text, translate
+from tireless.store.db import Connection, clean_text, jsonb, translate
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,38 @@ async def forge_failed(conn: Connection, name: str, error: str) -> None:
         await conn.execute(FORGE_FAILED, {"name": name, "error": clean_text(error)[:2000]})
 
 
+UNFOUND = "UPDATE forge SET unfound = %(unfound)s WHERE name = %(name)s AND unfound IS DISTINCT FROM %(unfound)s"
+
+
+async def forge_unfound(conn: Connection, name: str, unfound: Mapping[str, str]) -> None:
+    """What the configuration names and the forge does not show, each with the reason."""
+    with translate(f"recording what is not found on {name}"):
+        said = {path: clean_text(why)[:2000] for path, why in unfound.items()}
+        await conn.execute(UNFOUND, {"name": name, "unfound": jsonb(said)})
+
+
+@dataclass(frozen=True, slots=True)
+class Unfound:
+    """`owner/name`, or `owner/*` for all of an owner's, and why it is not watched."""
+
+    forge: str
+    repo: str
+    reason: str
+
+
+UNFOUND_ROWS = """
+SELECT f.name AS forge, u.key AS repo, u.value AS reason FROM forge f CROSS JOIN jsonb_each_text(f.unfound) AS u
+ ORDER BY f.name, u.key
+"""
+
+
+async def unfound_rows(conn: Connection) -> list[Unfound]:
+    """What is configured and not watched."""
+    with translate("reading what is not found"):
+        async with conn.cursor(row_factory=class_row(Unfound)) as cursor:
+            return await (await cursor.execute(UNFOUND_ROWS)).fetchall()
+
+
 # ------------------------------------------------------------------------------------------------ which are watched
 
 TRACKED = """
@@ -156,10 +188,21 @@ ON CONFLICT ON CONSTRAINT repository_once DO UPDATE
                          ELSE clock_timestamp() END
 RETURNING id
 """
+# Most of an owner's repositories are what they were an hour ago.
+UNMOVED = """
+SELECT r.forge_repo_id FROM repository r
+  JOIN unnest(%(ids)s::bigint[], %(paths)s::text[], %(branches)s::text[], %(clone_urls)s::text[], %(html_urls)s::text[])
+    AS g (id, path, branch, clone_url, html_url) ON g.id = r.forge_repo_id
+ WHERE r.forge = %(forge)s AND r.tracked AND r.source = 'config'
+   AND (r.owner || '/' || r.name, r.default_branch, r.clone_url, r.html_url)
+     = (g.path, g.branch, g.clone_url, g.html_url)
+   AND (r.asks_after IS NULL) = %(require_opt_in)s::boolean
+"""
 GONE_FROM_CONFIG = """
 UPDATE repository r SET tracked = false
  WHERE r.forge = %(forge)s AND r.source = 'config' AND r.tracked AND r.forge_repo_id <> ALL (%(ids)s::bigint[])
    AND lower(r.owner || '/' || r.name) <> ALL (%(unresolved)s::text[])
+   AND lower(r.owner || '/*') <> ALL (%(unresolved)s::text[])
 RETURNING r.id
 """
 
@@ -176,12 +219,15 @@ async def sync_repositories(
     """Watch these repositories; in a transaction of the caller's.
 
     `source` `config`: they are all that the configuration names, those it named before are dropped, but not those
-    `unresolved`, which could not be looked up now. `operator`: they are added. Without opt-in only labels put on
-    from now on ask for work. The forge's row is there (`forge_known`).
+    `unresolved`, which could not be looked up now (`owner/*`: all of an owner's). `operator`: they are added. Without
+    opt-in only labels put on from now on ask for work. The forge's row is there (`forge_known`).
     """
     added: list[int] = []
     dropped: list[int] = []
+    unmoved = await _unmoved(conn, forge, repositories, require_opt_in) if source == "config" else frozenset[int]()
     for repository in sorted(repositories, key=lambda one: one.id):
+        if repository.id in unmoved:
+            continue
         values = {**_names(forge, repository), "source": source, "require_opt_in": require_opt_in}
         with translate(f"watching {repository.owner}/{repository.name}"):
             before = await (await conn.execute(STANDING, values)).fetchone()
@@ -200,6 +246,22 @@ async def sync_repositories(
     for repository_id in sorted({*added, *dropped}):
         await _judge_rest(conn, repository_id)
     return Synced(tuple(added), tuple(dropped))
+
+
+async def _unmoved(
+    conn: Connection, forge: str, repositories: Sequence[Repository], require_opt_in: bool
+) -> frozenset[int]:
+    values: dict[str, object] = {
+        "forge": forge,
+        "require_opt_in": require_opt_in,
+        "ids": [one.id for one in repositories],
+        "paths": [f"{one.owner}/{one.name}" for one in repositories],
+        "branches": [one.default_branch for one in repositories],
+        "clone_urls": [one.clone_url for one in repositories],
+        "html_urls": [one.html_url for one in repositories],
+    }
+    with translate(f"comparing {len(repositories)} repositories of {forge} with what is stored"):
+        return frozenset([int(row[0]) async for row in await conn.execute(UNMOVED, values)])
 
 
 FIND = """
