@@ -81,3 +81,17 @@ def test_jitter_never_shortens_to_nothing() -> None:
 def test_an_outage_is_of_the_whole_forge(error: ForgeError, whole: bool) -> None:
     """No connection and "wait" concern the forge; an answered failure may concern one repository only."""
     assert is_outage(error) is whole
+
+
+def test_a_forge_that_answered_others_meanwhile_is_not_left_alone() -> None:
+    """What was asked before that and did not come is one repository's trouble, not the forge's."""
+    clock = Clock()
+    mine = patience(clock)
+    asked_at = mine.now()
+    clock.now += 1.0
+    mine.answered("a")
+    assert not mine.failed("a", ForgeUnavailable("no answer"), asked_at=asked_at)
+    assert mine.ready() == ["a", "b"]
+    clock.now += 1.0
+    assert mine.failed("a", ForgeUnavailable("no answer"), asked_at=mine.now())
+    assert mine.ready() == ["b"]

@@ -57,7 +57,12 @@ async def pages(http: Http, path: str, params: Params | None = None) -> AsyncIte
 
 
 def issue_page(answer: Answer) -> IssuePage:
-    """One page of an issue list; what cannot be read is Malformed beside the others, pull requests are left out."""
+    """One page of an issue list; what cannot be read is Malformed beside the others, pull requests are left out.
+
+    An empty list says that there is nothing (more): what says nothing at all is no such answer.
+    """
+    if answer.json() is None:
+        raise answer.garbled("expected a list, got nothing")
     rows = answer.sequence()
     found: list[Snapshot] = []
     malformed: list[Malformed] = []

@@ -35,6 +35,11 @@ class Patience:
         self._clock = clock
         self._failures: dict[str, int] = {}
         self._until: dict[str, float] = {}
+        self._answered_at: dict[str, float] = {}
+
+    def now(self) -> float:
+        """The moment, for `failed`."""
+        return self._clock()
 
     def ready(self) -> list[str]:
         """The forges that may be asked now."""
@@ -43,13 +48,17 @@ class Patience:
 
     def answered(self, forge: str) -> None:
         """It answered."""
+        self._answered_at[forge] = self._clock()
         self._failures.pop(forge, None)
         self._until.pop(forge, None)
 
-    def failed(self, forge: str, error: ForgeError) -> None:
-        """It did not answer: leave it alone."""
+    def failed(self, forge: str, error: ForgeError, *, asked_at: float | None = None) -> bool:
+        """It did not answer: leave it alone. False: it has answered others since we asked, so it is not the forge."""
+        if asked_at is not None and self._answered_at.get(forge, float("-inf")) >= asked_at:
+            return False
         failures = self._failures[forge] = self._failures.get(forge, 0) + 1
         self._until[forge] = self._clock() + self.wait_s(error, failures)
+        return True
 
     def wait_s(self, error: ForgeError, failures: int) -> float:
         """Seconds until what failed with `error` for the `failures`-th time in a row is tried again."""
