@@ -19,12 +19,13 @@ from bench.place import WHO, Place
 from bench.sizes import Sizes
 from tireless.domain.outcome import Outcome
 from tireless.errors import StoreError
+from tireless.services.ringing import Bell
 from tireless.store.claim import Claim, RunnerId, claim_next, renew_claim
 from tireless.store.db import Connection, Pool, pool
 from tireless.store.jobs import enqueue
 from tireless.store.look import listen
 from tireless.store.record import Answer
-from tireless.store.settle import Ending, Policy, settle
+from tireless.store.settle import Ending, Policy, Ring, settle
 from tireless.store.sweep import expire_stale_claims
 
 NAME = "bench_tireless"
@@ -94,8 +95,12 @@ class Ours:
         jobs = self._sizes.jobs_for(workers)
         await self._rows.pending(lane, jobs + workers * _WARM * batch)
         ready = asyncio.Barrier(workers)
-        async with _pool(self._url, workers) as connections, asyncio.TaskGroup() as group:
-            working = [group.create_task(_work(connections, lane, batch, ready)) for _ in range(workers)]
+        async with (
+            _pool(self._url, workers + 1) as connections,
+            _ringing(connections) as ring,
+            asyncio.TaskGroup() as group,
+        ):
+            working = [group.create_task(_work(connections, lane, batch, ready, ring)) for _ in range(workers)]
         begun, ended = min(task.result()[1] for task in working), max(task.result()[2] for task in working)
         settled = sum(task.result()[0] for task in working)
         if settled != jobs:
@@ -177,22 +182,24 @@ def _pool(url: str, size: int) -> Pool:
     return pool(url, min_size=size, max_size=size, application_name=WHO)
 
 
-async def _work(connections: Pool, lane: str, batch: int, ready: asyncio.Barrier) -> tuple[int, float, float]:
+async def _work(
+    connections: Pool, lane: str, batch: int, ready: asyncio.Barrier, ring: Ring
+) -> tuple[int, float, float]:
     """One worker: claim and settle till nothing is left. How many it settled, when it began, when it was done."""
     async with connections.connection() as conn:
         for _ in range(_WARM):
-            await _settle(conn, await claim_next(conn, [lane], runner=ME, n=batch))
+            await _settle(conn, await claim_next(conn, [lane], runner=ME, n=batch), ring)
         await ready.wait()
         begun, settled = time.perf_counter(), 0
         while claims := await claim_next(conn, [lane], runner=ME, n=batch):
-            settled += await _settle(conn, claims)
+            settled += await _settle(conn, claims, ring)
         return settled, begun, time.perf_counter()
 
 
-async def _settle(conn: Connection, claims: list[Claim]) -> int:
+async def _settle(conn: Connection, claims: list[Claim], ring: Ring | None = None) -> int:
     for claim in claims:
         ending = _BAD if claim.job_id % 10 == 0 else _GOOD
-        answer = await settle(conn, claim.job_id, claim.token, ending, policy=_PATIENT)
+        answer = await settle(conn, claim.job_id, claim.token, ending, policy=_PATIENT, ring=ring)
         if answer is not Answer.DONE:
             raise StoreError(f"settling job {claim.job_id} was answered {answer}")
     return len(claims)
@@ -217,6 +224,15 @@ async def _serve(connections: Pool, heard: asyncio.Event, claimed: asyncio.Queue
             await _settle(conn, claims)
         if not claims:
             await heard.wait()
+
+
+@contextlib.asynccontextmanager
+async def _ringing(connections: Pool) -> AsyncIterator[Ring]:
+    """The bell of a runner's process, which wakes the poller, the publisher and the mirror for what was settled."""
+    bell = Bell(connections)
+    async with _running(bell.run()):
+        yield bell.ring
+    await bell.flush()
 
 
 @contextlib.asynccontextmanager

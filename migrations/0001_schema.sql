@@ -39,6 +39,8 @@ CREATE TABLE repository (
   newest_first_seen_at timestamptz,                          -- when that stamp was first met, our clock
   poll_not_before   timestamptz NOT NULL DEFAULT '-infinity',
   full_scan_at      timestamptz,
+  searched          boolean NOT NULL DEFAULT false,          -- its changes are seen by the search for its owner's issues
+  search_fault      text,                                    -- why they are not, where they could be
   judged_by         text,                                    -- hash of the rules under which all of it was judged last
   poll_failures     int NOT NULL DEFAULT 0,
   poll_error        text,
@@ -114,6 +116,10 @@ CREATE TABLE lane_breaker (
   quota_ended_at timestamptz,
   CONSTRAINT breaker_counts_up CHECK (failures >= 0 AND opened >= 0 AND quotas >= 0)
 );
+
+-- A success that found the breaker's row locked: whoever counts next starts from none. No key: it would lock the lane's row.
+CREATE TABLE lane_success (lane text NOT NULL);
+CREATE INDEX lane_success_lane ON lane_success (lane);
 
 -- The last snapshot seen of a forge issue, what was approved of it, and how far its asking has been answered.
 CREATE TABLE issue (
@@ -193,6 +199,8 @@ CREATE UNIQUE INDEX request_event_once ON request (issue_id, event_id, asked_tim
 CREATE UNIQUE INDEX request_child_once ON request (issue_id) WHERE source = 'child';
 
 -- A request to be worked on, of one kind. (state, reason) of pending and waiting rows are computed: see 0002.
+-- Lists in the checks of job and attempt are arrays: each statement parses every check anew, and an array parses in a fifth
+-- of the time that IN takes.
 CREATE TABLE job (
   id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   issue_id         bigint NOT NULL REFERENCES issue (id),
@@ -240,22 +248,22 @@ CREATE TABLE job (
   publish_failures int NOT NULL DEFAULT 0,                   -- in a row, for the backoff
   steered          text[] NOT NULL DEFAULT '{}',             -- 'lane', 'priority': an operator's choice stands
   summary          text,
-  CONSTRAINT state_known CHECK (state IN ('pending', 'waiting', 'claimed', 'publishing', 'delivered', 'failed', 'cancelled')),
-  CONSTRAINT kind_known CHECK (kind IN ('discover', 'plan', 'implement')),
+  CONSTRAINT state_known CHECK (state = ANY ('{pending, waiting, claimed, publishing, delivered, failed, cancelled}')),
+  CONSTRAINT kind_known CHECK (kind = ANY ('{discover, plan, implement}')),
   CONSTRAINT priority_known CHECK (priority BETWEEN -1 AND 1),
   CONSTRAINT claimed_has_a_claim CHECK (state <> 'claimed' OR num_nonnulls(claimed_by, claimed_host, claim_token, claim_expires_at, claimed_at) = 5),
   CONSTRAINT only_claimed_has_a_claim CHECK (state = 'claimed' OR num_nonnulls(claimed_by, claimed_host, claim_token, claim_expires_at, claimed_at) = 0),
   CONSTRAINT publish_take_only_in_publishing CHECK (state = 'publishing' OR num_nonnulls(publish_by, publish_token, publish_until) = 0),
   CONSTRAINT publish_take_is_whole CHECK (num_nonnulls(publish_by, publish_token, publish_until) IN (0, 3)),
   CONSTRAINT publishing_has_a_result CHECK (state <> 'publishing' OR result_attempt IS NOT NULL),
-  CONSTRAINT terminal_is_finished CHECK ((state IN ('delivered', 'failed', 'cancelled')) = (finished_at IS NOT NULL)),
+  CONSTRAINT terminal_is_finished CHECK ((state = ANY ('{delivered, failed, cancelled}')) = (finished_at IS NOT NULL)),
   CONSTRAINT waiting_has_a_reason CHECK (state <> 'waiting' OR reason IS NOT NULL),
   CONSTRAINT pending_has_no_wait CHECK (state <> 'pending' OR (parked IS NULL AND NOT hold AND waits_for = '{}' AND NOT repository_full
                                         AND NOT day_limit AND not_before IS NULL AND reason IS NULL)),
-  CONSTRAINT parked_known CHECK (parked IN ('needs_input', 'needs_approval', 'suspect', 'no_progress', 'budget_exhausted')),
+  CONSTRAINT parked_known CHECK (parked = ANY ('{needs_input, needs_approval, suspect, no_progress, budget_exhausted}')),
   CONSTRAINT not_before_has_a_reason CHECK ((not_before IS NULL) = (not_before_reason IS NULL)),
-  CONSTRAINT not_before_reason_known CHECK (not_before_reason IN ('backoff', 'blocked')),
-  CONSTRAINT cancelled_has_a_reason CHECK (state NOT IN ('cancelled', 'failed') OR reason IS NOT NULL),
+  CONSTRAINT not_before_reason_known CHECK (not_before_reason = ANY ('{backoff, blocked}')),
+  CONSTRAINT cancelled_has_a_reason CHECK (state <> ALL ('{cancelled, failed}') OR reason IS NOT NULL),
   CONSTRAINT cancel_asked_only_while_claimed CHECK (cancel_requested IS NULL OR state = 'claimed'),
   CONSTRAINT attempts_within_max CHECK (attempts BETWEEN 0 AND max_attempts AND claim_no >= attempts),
   CONSTRAINT pending_has_attempts_left CHECK (state <> 'pending' OR attempts < max_attempts)
@@ -317,8 +325,8 @@ CREATE TABLE attempt (
   branch_done_at timestamptz,                                -- after the job's end: deleted, or seen to be worth keeping
   CONSTRAINT attempt_once UNIQUE (job_id, claim_no),
   CONSTRAINT attempt_uid_once UNIQUE (uid),
-  CONSTRAINT attempt_outcome_known CHECK (outcome IN ('done', 'no_change', 'needs_input', 'blocked', 'quota', 'retry', 'failed', 'agent_error',
-    'no_evidence', 'protocol_error', 'timeout', 'stalled', 'workspace_error', 'shutdown', 'cancelled', 'lease_lost')),
+  CONSTRAINT attempt_outcome_known CHECK (outcome = ANY ('{done, no_change, needs_input, blocked, quota, retry, failed,
+    agent_error, no_evidence, protocol_error, timeout, stalled, workspace_error, shutdown, cancelled, lease_lost}')),
   CONSTRAINT attempt_ends_with_an_outcome CHECK ((ended_at IS NULL) = (outcome IS NULL) AND (ended_at IS NULL) = (burned IS NULL)),
   CONSTRAINT commit_has_a_branch CHECK ((commit_sha IS NULL) = (branch IS NULL)),
   CONSTRAINT only_recorded_has_a_commit CHECK (recorded_at IS NOT NULL OR commit_sha IS NULL),

@@ -65,10 +65,10 @@ BEGIN
   RETURN NEW;
 END $$;
 CREATE TRIGGER job_rest_insert BEFORE INSERT ON job FOR EACH ROW
-  WHEN (NEW.state IN ('pending', 'waiting')) EXECUTE FUNCTION job_rest();
+  WHEN (NEW.state = ANY ('{pending, waiting}')) EXECUTE FUNCTION job_rest();
 -- Not when its predecessor is pruned: that is nobody's word about this job, and no transition.
 CREATE TRIGGER job_rest_update BEFORE UPDATE ON job FOR EACH ROW
-  WHEN (NEW.state IN ('pending', 'waiting') AND NEW.rerun_of IS NOT DISTINCT FROM OLD.rerun_of) EXECUTE FUNCTION job_rest();
+  WHEN (NEW.state = ANY ('{pending, waiting}') AND NEW.rerun_of IS NOT DISTINCT FROM OLD.rerun_of) EXECUTE FUNCTION job_rest();
 
 CREATE FUNCTION job_terminal() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -76,24 +76,30 @@ BEGIN
     USING ERRCODE = 'check_violation', CONSTRAINT = 'terminal_stays_terminal';
 END $$;
 CREATE TRIGGER job_terminal BEFORE UPDATE OF state, finished_at, reason, kind, attempts, claim_no ON job FOR EACH ROW
-  WHEN (OLD.state IN ('delivered', 'failed', 'cancelled')) EXECUTE FUNCTION job_terminal();
+  WHEN (OLD.state = ANY ('{delivered, failed, cancelled}')) EXECUTE FUNCTION job_terminal();
 
 -- The mirror is level-triggered: it is told that something changed, never what.
 CREATE FUNCTION mirror_changed(of_issue bigint) RETURNS void LANGUAGE sql AS $$
   INSERT INTO mirror (issue_id) VALUES (of_issue)
   ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1
 $$;
+-- Compared here and not in the trigger's WHEN: that is parsed anew by every statement, this is planned once a session.
 CREATE FUNCTION job_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  PERFORM mirror_changed(NEW.issue_id);
+  IF TG_OP = 'INSERT'
+     OR NEW.state <> OLD.state
+     OR (NEW.reason, NEW.kind, NEW.lane, NEW.attempts, NEW.pull_request, NEW.question, NEW.publish_reason, NEW.waits_for, NEW.not_before)
+        IS DISTINCT FROM
+        (OLD.reason, OLD.kind, OLD.lane, OLD.attempts, OLD.pull_request, OLD.question, OLD.publish_reason, OLD.waits_for, OLD.not_before) THEN
+    INSERT INTO mirror (issue_id) VALUES (NEW.issue_id)
+    ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1;
+  END IF;
   RETURN NULL;
 END $$;
 CREATE TRIGGER job_mirror_insert AFTER INSERT ON job FOR EACH ROW EXECUTE FUNCTION job_changed();
+-- Renewals, which are most of what is written, are left out: while a job stays claimed nothing is shown anew.
 CREATE TRIGGER job_mirror_update AFTER UPDATE ON job FOR EACH ROW
-  WHEN ((NEW.state, NEW.reason, NEW.kind, NEW.lane, NEW.attempts, NEW.pull_request, NEW.question, NEW.publish_reason, NEW.waits_for, NEW.not_before)
-        IS DISTINCT FROM
-        (OLD.state, OLD.reason, OLD.kind, OLD.lane, OLD.attempts, OLD.pull_request, OLD.question, OLD.publish_reason, OLD.waits_for, OLD.not_before))
-  EXECUTE FUNCTION job_changed();
+  WHEN (OLD.state <> 'claimed' OR NEW.state <> 'claimed') EXECUTE FUNCTION job_changed();
 CREATE FUNCTION issue_triaged() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM mirror_changed(NEW.id);

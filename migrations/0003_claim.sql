@@ -34,8 +34,10 @@ END $$;
 
 -- Whoever ended jobs calls this in the same transaction, once: their issues are looked at again, a delivered child ends and
 -- is counted at its plan (once: a child that has ended is not found), what was recorded but never created is dropped.
+-- The caller wakes the poller and the mirror.
 -- Looks in one statement and by number: two that end several at once would else wait for each other.
-CREATE FUNCTION jobs_ended(of_jobs bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+-- One plan for every list: the planner would else think each call's list worth a plan of its own, a third of a settle.
+CREATE FUNCTION jobs_ended(of_jobs bigint[]) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   plan bigint;
 BEGIN
@@ -61,11 +63,7 @@ BEGIN
    GROUP BY 1, 2 ORDER BY 1, 2
   ON CONFLICT (repository_id, number) DO UPDATE
     SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
-  PERFORM pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '');
 END $$;
-CREATE FUNCTION job_ended(of_job bigint) RETURNS void LANGUAGE sql AS $$
-  SELECT jobs_ended(ARRAY[of_job])
-$$;
 
 -- Cancel a job in whatever state: 'cancelled'; 'requested' of the runner that has it; 'too_late', since something of it
 -- may be on the forge; 'ended' before; null: no such job. `code` is the reason it ends with.
@@ -90,7 +88,7 @@ BEGIN
       UPDATE job SET state = 'cancelled', reason = code, finished_at = clock_timestamp(), publish_reason = NULL,
                      publish_by = NULL, publish_token = NULL, publish_until = NULL, publish_not_before = NULL WHERE id = of_job;
       INSERT INTO job_event (job_id, who, what, from_state, to_state, reason) VALUES (of_job, by, 'cancel', j.state, 'cancelled', code);
-      PERFORM job_ended(of_job);
+      PERFORM jobs_ended(ARRAY[of_job]), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '');
       RETURN 'cancelled';
   END CASE;
 END $$;
@@ -100,6 +98,11 @@ END $$;
 -- The latch of a lane, for pg_advisory_xact_lock.
 CREATE FUNCTION lane_latch(of_lane text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
   SELECT hashtextextended(of_lane, 20261)
+$$;
+
+-- Its mode, for the same: shared by claims that count the lane last, had alone by one that counts more (claim_counted).
+CREATE FUNCTION lane_mode(of_lane text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+  SELECT hashtextextended(of_lane, 20262)
 $$;
 
 -- A probe passes when it has lived so long.
@@ -208,16 +211,74 @@ SELECT j.id AS job_id, j.kind, j.max_attempts, j.given_back, j.request_id, j.rer
   JOIN repository r ON r.id = j.repository_id
   JOIN issue i ON i.id = j.issue_id;
 
+-- A claim as it is handed out; null job_id: see claim_counted.
+CREATE TYPE claim_given AS (
+  job_id bigint, attempt_id bigint, claim_no bigint, token uuid, attempt_uid uuid, attempts int, lease_left_s double precision,
+  kind text, max_attempts int, given_back int, request_id bigint, rerun_of bigint,
+  lease_s double precision, run_timeout_s double precision, stall_timeout_s double precision,
+  backoff_base_s double precision, backoff_cap_s double precision,
+  forge text, owner text, name text, forge_repo_id bigint, default_branch text, clone_url text,
+  number int, url text, approved_title text, approved_body text
+);
+
+-- The claim of a lane that limits nothing but how many of it run. Everything is written first and counted last, under the
+-- latch, so that the latch is held for a count and a commit only; too many, and what was written is taken back. All that
+-- is committed was counted by somebody who saw every earlier commit. The caller has the lane's mode lock.
+CREATE FUNCTION claim_limited(l lane, in_n int, in_runner text, in_host text) RETURNS SETOF claim_given LANGUAGE plpgsql AS $$
+DECLARE
+  room int;
+  got  claim_given[];
+BEGIN
+  FOR i IN 1..10 LOOP
+    room := least(in_n, l.max_running - running_in_lane(l.name));
+    IF room <= 0 THEN RETURN; END IF;
+    BEGIN
+      WITH picked AS MATERIALIZED (
+        SELECT walk.id FROM (
+          SELECT j.id FROM job j WHERE j.state = 'pending' AND j.lane = l.name
+           ORDER BY j.priority DESC, j.turn, j.id LIMIT 100 FOR NO KEY UPDATE OF j SKIP LOCKED) walk
+         LIMIT room
+      ), claimed AS (
+        UPDATE job j
+           SET state = 'claimed', attempts = j.attempts + 1, claim_no = j.claim_no + 1, claim_token = gen_random_uuid(),
+               claimed_by = in_runner, claimed_host = in_host, claimed_at = clock_timestamp(),
+               claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
+         WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked p))
+        RETURNING j.id, j.repository_id, j.claim_no, j.claim_token, j.attempts, j.claimed_at, j.claim_expires_at, j.priority, j.turn
+      ), begun AS (
+        INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
+        SELECT t.id, t.repository_id, t.claim_no, t.claim_token, t.attempts, l.name, in_runner, in_host, t.claimed_at FROM claimed t
+        RETURNING attempt.id, attempt.job_id, attempt.uid
+      ), told AS (
+        INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
+        SELECT t.id, 'runner ' || in_runner, 'claim', 'pending', 'claimed', jsonb_build_object('claim_no', t.claim_no, 'host', in_host)
+          FROM claimed t
+      )
+      SELECT array_agg(ROW(t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts,
+                           extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
+                           d.kind, d.max_attempts, d.given_back, d.request_id, d.rerun_of,
+                           d.lease_s, d.run_timeout_s, d.stall_timeout_s, d.backoff_base_s, d.backoff_cap_s,
+                           d.forge, d.owner, d.name, d.forge_repo_id, d.default_branch, d.clone_url,
+                           d.number, d.url, d.approved_title, d.approved_body)::claim_given ORDER BY t.priority DESC, t.turn, t.id)
+        INTO got
+        FROM claimed t JOIN begun b ON b.job_id = t.id JOIN claim_details d ON d.job_id = t.id;
+      IF got IS NULL THEN RETURN; END IF;
+      PERFORM pg_advisory_xact_lock(lane_latch(l.name));
+      IF running_in_lane(l.name) > l.max_running THEN
+        RAISE EXCEPTION 'lane % is full', l.name USING ERRCODE = 'TL001';
+      END IF;
+      RETURN QUERY SELECT * FROM unnest(got);
+      RETURN;
+    EXCEPTION WHEN SQLSTATE 'TL001' THEN
+      NULL;  -- others were first: what is written and the latch are gone, look again
+    END;
+  END LOOP;
+END $$;
+
 -- The claim of a lane in which something is counted: a limit, or a probe. Called by CLAIM in store/claim.py.
 -- A row without job_id says: jobs stepped aside, commit and ask again. Only one repository is locked in a call, since a
 -- second one could stand before it in the order of locks.
-CREATE FUNCTION claim_counted(in_lane text, in_n int, in_runner text, in_host text)
-RETURNS TABLE (job_id bigint, attempt_id bigint, claim_no bigint, token uuid, attempt_uid uuid, attempts int, lease_left_s double precision,
-               kind text, max_attempts int, given_back int, request_id bigint, rerun_of bigint,
-               lease_s double precision, run_timeout_s double precision, stall_timeout_s double precision,
-               backoff_base_s double precision, backoff_cap_s double precision,
-               forge text, owner text, name text, forge_repo_id bigint, default_branch text, clone_url text,
-               number int, url text, approved_title text, approved_body text)
+CREATE FUNCTION claim_counted(in_lane text, in_n int, in_runner text, in_host text) RETURNS SETOF claim_given
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -238,7 +299,22 @@ DECLARE
 BEGIN
   -- Before anything is read, so that the barrier waits for this claim or this claim sees the hold.
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
-  PERFORM pg_advisory_xact_lock(lane_latch(in_lane));
+  -- The two ways to count take their locks in different orders, so they never run at one time: whoever counts more than
+  -- the lane has the mode alone. Read again under it, since it may have changed while we waited.
+  SELECT * INTO l FROM lane WHERE name = in_lane;
+  IF l.max_running IS NOT NULL AND NOT l.repository_limits AND NOT l.probing THEN
+    PERFORM pg_advisory_xact_lock_shared(lane_mode(in_lane));
+    SELECT * INTO l FROM lane WHERE name = in_lane;
+    IF l.max_running IS NOT NULL AND NOT l.repository_limits AND NOT l.probing THEN
+      IF l.configured AND NOT EXISTS (SELECT FROM lane_hold h WHERE h.lane = in_lane AND h.host IN ('', in_host)) THEN
+        RETURN QUERY SELECT * FROM claim_limited(l, in_n, in_runner, in_host);
+      END IF;
+    ELSE
+      RETURN NEXT NULL::claim_given;
+    END IF;
+    RETURN;
+  END IF;
+  PERFORM pg_advisory_xact_lock(lane_mode(in_lane)), pg_advisory_xact_lock(lane_latch(in_lane));
   SELECT * INTO l FROM lane WHERE name = in_lane;
   IF NOT FOUND OR NOT l.configured OR EXISTS (SELECT FROM lane_hold h WHERE h.lane = in_lane AND h.host IN ('', in_host)) THEN
     RETURN;
@@ -335,8 +411,7 @@ BEGIN
     UPDATE lane SET probe_token = minted, probe_since = clock_timestamp() WHERE lane.name = in_lane AND probing AND probe_token IS NULL;
   END IF;
   IF again AND aside > 0 THEN
-    job_id := NULL;
-    RETURN NEXT;
+    RETURN NEXT NULL::claim_given;
   END IF;
 END $$;
 
@@ -376,8 +451,7 @@ DECLARE
   counts  boolean;
 BEGIN
   SELECT probe_avoid_job INTO cause FROM lane WHERE name = j.lane FOR NO KEY UPDATE;
-  INSERT INTO lane_breaker (lane) VALUES (j.lane) ON CONFLICT DO NOTHING;
-  SELECT * INTO b FROM lane_breaker WHERE lane = j.lane FOR NO KEY UPDATE;
+  b := breaker_of(j.lane);
   SELECT * INTO h FROM lane_hold WHERE lane = j.lane AND source = 'quota' AND host = '';
   counts := j.claimed_at > coalesce(greatest(h.began_at, b.quota_ended_at), '-infinity');
   IF h.lane IS NOT NULL AND NOT counts THEN RETURN false; END IF;
@@ -392,18 +466,33 @@ BEGIN
   RETURN counts AND j.given_back > 0 AND j.id = coalesce(h.job_id, cause);
 END $$;
 
+-- The breaker's row, locked, with what successes left that found it locked: they wait for nobody.
+CREATE FUNCTION breaker_of(of_lane text) RETURNS lane_breaker LANGUAGE plpgsql AS $$
+DECLARE
+  b lane_breaker;
+BEGIN
+  INSERT INTO lane_breaker (lane) VALUES (of_lane) ON CONFLICT DO NOTHING;
+  PERFORM FROM lane_breaker WHERE lane = of_lane FOR NO KEY UPDATE;
+  DELETE FROM lane_success WHERE lane = of_lane;
+  IF FOUND THEN
+    UPDATE lane_breaker SET failures = 0, issues = '{}', opened = 0, quotas = 0 WHERE lane = of_lane;
+  END IF;
+  SELECT * INTO b FROM lane_breaker WHERE lane = of_lane;
+  RETURN b;
+END $$;
+
 -- A failure counts; enough in a row over enough issues hold the lane, each time in a row twice as long.
 CREATE FUNCTION count_failure(j job, policy jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   b    lane_breaker;
   secs double precision;
 BEGIN
-  INSERT INTO lane_breaker (lane, failures, issues) VALUES (j.lane, 1, ARRAY[j.issue_id])
-  ON CONFLICT (lane) DO UPDATE
-    SET failures = lane_breaker.failures + 1,
-        -- Only how many differ is asked, and never beyond a handful.
-        issues = CASE WHEN j.issue_id = ANY (lane_breaker.issues) OR cardinality(lane_breaker.issues) >= 20 THEN lane_breaker.issues
-                      ELSE lane_breaker.issues || j.issue_id END
+  b := breaker_of(j.lane);
+  UPDATE lane_breaker k
+     SET failures = k.failures + 1,
+         -- Only how many differ is asked, and never beyond a handful.
+         issues = CASE WHEN j.issue_id = ANY (k.issues) OR cardinality(k.issues) >= 20 THEN k.issues ELSE k.issues || j.issue_id END
+   WHERE k.lane = j.lane
   RETURNING * INTO b;
   IF b.failures < (policy ->> 'breaker_failures')::int OR cardinality(b.issues) < (policy ->> 'breaker_issues')::int
      OR j.claimed_at <= b.last_ended_at THEN
@@ -422,17 +511,21 @@ END $$;
 -- ------------------------------------------------------------------------------------------------ settle
 
 -- The last word on an attempt, fenced by its token; what it comes to was decided in store/settle.py.
--- 'done', 'already' (this attempt ended thus: the reply to the commit was lost) or 'lost'.
+-- First 'done', 'already' (this attempt ended thus: the reply to the commit was lost) or 'lost'; behind 'done' the channels,
+-- each with its payload behind a space, that the caller wakes when this has committed. With `in_notify` they are notified
+-- here: a transaction with a NOTIFY commits alone, since the server holds one lock over all of them till it is on the disk.
 CREATE FUNCTION settle_claim(
   in_job bigint, in_token uuid, in_outcome text, in_burns boolean,
   in_to text, in_code text, in_parked text, in_question text, in_wait_s double precision, in_wait_reason text,
   in_reason text, in_summary text, in_exit_code int, in_usage jsonb, in_output_head text, in_output_tail text,
-  in_asked_s double precision, in_cannot_start text, in_counts int, in_policy jsonb, in_permanent boolean DEFAULT false
-) RETURNS text LANGUAGE plpgsql AS $$
+  in_asked_s double precision, in_cannot_start text, in_counts int, in_policy jsonb, in_permanent boolean DEFAULT false,
+  in_notify boolean DEFAULT true
+) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
   j        job;
-  a        attempt;
+  a        record;
   place    record;
+  wakes    text[] := '{tireless_mirror}';
   to_state text := in_to;
   to_code  text := in_code;
   parks    text := in_parked;
@@ -442,45 +535,54 @@ DECLARE
 BEGIN
   -- Before any repository or lane: who shuts claims out has `attempt` first, and those after it.
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
-  SELECT r.id, b.issue_id, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited INTO place
-    FROM job b JOIN repository r ON r.id = b.repository_id WHERE b.id = in_job;
+  -- Read plainly, for locks that come before the job's and for what is seldom so. Only this claim is `probe_token`, since
+  -- before it was handed out; a failure counted after this read came after this success.
+  SELECT r.id, b.issue_id, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited, l.probe_token = in_token AS probes,
+         EXISTS (SELECT FROM lane_breaker k WHERE k.lane = b.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS counted,
+         EXISTS (SELECT FROM child c WHERE c.issue_id = b.issue_id AND c.ended_at IS NULL) AS child,
+         EXISTS (SELECT FROM child c WHERE c.job_id = b.id) AS plan
+    INTO place
+    FROM job b JOIN repository r ON r.id = b.repository_id JOIN lane l ON l.name = b.lane WHERE b.id = in_job;
   IF place.limited THEN
     PERFORM FROM repository r WHERE r.id = place.id FOR NO KEY UPDATE;
   END IF;
-  IF in_to = 'delivered' THEN
+  IF in_to = 'delivered' AND place.child THEN
     PERFORM lock_plan_of(place.issue_id);
   END IF;
   SELECT * INTO j FROM job b WHERE b.id = in_job AND b.claim_token = in_token AND b.state = 'claimed' FOR NO KEY UPDATE;
   IF NOT FOUND THEN
-    RETURN CASE WHEN EXISTS (SELECT FROM attempt b WHERE b.job_id = in_job AND b.token = in_token AND b.outcome = in_outcome)
-                THEN 'already' ELSE 'lost' END;
+    RETURN ARRAY[CASE WHEN EXISTS (SELECT FROM attempt b WHERE b.job_id = in_job AND b.token = in_token AND b.outcome = in_outcome)
+                      THEN 'already' ELSE 'lost' END];
   END IF;
-  SELECT * INTO STRICT a FROM attempt b WHERE b.job_id = in_job AND b.claim_no = j.claim_no;
+  UPDATE attempt b
+     SET ended_at = clock_timestamp(), outcome = in_outcome, burned = in_burns, reason = in_reason, summary = in_summary,
+         exit_code = in_exit_code, usage = in_usage, output_head = in_output_head, output_tail = in_output_tail
+   WHERE b.job_id = in_job AND b.claim_no = j.claim_no
+  RETURNING b.id, b.recorded_at INTO STRICT a;
   IF in_to = 'publishing' AND a.recorded_at IS NULL THEN
     RAISE EXCEPTION 'attempt % of job % ends as done, but no result was recorded', j.claim_no, j.id
       USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
   END IF;
 
-  UPDATE attempt b
-     SET ended_at = clock_timestamp(), outcome = in_outcome, burned = in_burns, reason = in_reason, summary = in_summary,
-         exit_code = in_exit_code, usage = in_usage, output_head = in_output_head, output_tail = in_output_tail
-   WHERE b.id = a.id;
-
   -- Holds speak of the provider and the host, whatever becomes of the job.
   back := CASE WHEN in_outcome IN ('quota', 'blocked') OR in_permanent THEN j.given_back + 1 WHEN in_burns THEN 0 ELSE j.given_back END;
-  UPDATE lane
-     SET probing = (in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR in_outcome = 'done' AND in_counts = 0)
-                   AND probe_since + probe_lives() > clock_timestamp(),
-         probe_token = NULL, probe_since = NULL
-   WHERE name = j.lane AND probe_token = in_token;
-  IF FOUND THEN
-    PERFORM pg_notify('tireless_lane', j.lane);
+  IF place.probes THEN
+    UPDATE lane
+       SET probing = (in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR in_outcome = 'done' AND in_counts = 0)
+                     AND probe_since + probe_lives() > clock_timestamp(),
+           probe_token = NULL, probe_since = NULL
+     WHERE name = j.lane AND probe_token = in_token;
+    wakes := wakes || ('tireless_lane ' || j.lane);
   END IF;
   IF in_counts > 0 THEN
     PERFORM count_failure(j, in_policy);
-  ELSIF in_counts < 0 THEN
-    UPDATE lane_breaker SET failures = 0, issues = '{}', opened = 0, quotas = 0
-     WHERE lane = j.lane AND (failures > 0 OR opened > 0 OR quotas > 0);
+  ELSIF in_counts < 0 AND place.counted THEN
+    PERFORM FROM lane_breaker WHERE lane = j.lane FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      UPDATE lane_breaker SET failures = 0, issues = '{}', opened = 0, quotas = 0 WHERE lane = j.lane;
+    ELSE
+      INSERT INTO lane_success (lane) VALUES (j.lane);  -- whoever counts next finds it (breaker_of)
+    END IF;
   END IF;
   IF in_outcome = 'quota' AND hold_for_quota(j, in_asked_s, in_reason, in_policy) THEN
     parks := 'suspect';
@@ -530,17 +632,27 @@ BEGIN
           jsonb_build_object('claim_no', j.claim_no, 'outcome', in_outcome, 'burned', in_burns));
 
   IF to_state IN ('delivered', 'failed', 'cancelled') THEN
-    PERFORM job_ended(in_job);
+    IF place.child OR place.plan THEN
+      PERFORM jobs_ended(ARRAY[in_job]);
+    ELSE
+      INSERT INTO look (repository_id, number, why) SELECT place.id, i.number, 'job ended' FROM issue i WHERE i.id = j.issue_id
+      ON CONFLICT (repository_id, number) DO UPDATE
+        SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
+    END IF;
+    wakes := wakes || 'tireless_look'::text;
   ELSIF to_state = 'publishing' THEN
-    PERFORM pg_notify('tireless_publish', '');
+    wakes := wakes || 'tireless_publish'::text;
   ELSIF to_state = 'pending' THEN
-    PERFORM pg_notify('tireless_lane', j.lane);
+    wakes := wakes || ('tireless_lane ' || j.lane);
   END IF;
-  PERFORM pg_notify('tireless_mirror', '');
   IF place.limited THEN
     PERFORM wake_repository(place.id, 'runner ' || j.claimed_by);
   END IF;
-  RETURN 'done';
+  IF in_notify THEN
+    PERFORM pg_notify(split_part(w, ' ', 1), split_part(w, ' ', 2)) FROM unnest(wakes) AS w;
+    RETURN '{done}';
+  END IF;
+  RETURN 'done'::text || wakes;
 END $$;
 
 -- ------------------------------------------------------------------------------------------------ sweeps
@@ -609,7 +721,7 @@ BEGIN
     PERFORM pg_notify('tireless_mirror', '');
   END LOOP;
   IF ended <> '{}' THEN
-    PERFORM jobs_ended(ended);
+    PERFORM jobs_ended(ended), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '');
   END IF;
   RETURN moved;
 END $$;
@@ -656,7 +768,7 @@ BEGIN
     END IF;
   END LOOP;
   IF ended <> '{}' THEN
-    PERFORM jobs_ended(ended);
+    PERFORM jobs_ended(ended), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '');
   END IF;
   RETURN moved;
 END $$;

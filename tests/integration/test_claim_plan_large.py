@@ -65,13 +65,17 @@ async def fill(conn: Connection, statements: str) -> None:
 
 
 async def explained(conn: Connection, statement: str) -> Node:
-    """The plan of the second run, on warm caches. Nothing is rolled back: the driver would forget its statements."""
-    row: object = None
-    for _ in range(2):
-        query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
-        row = await (await conn.execute(query.encode(), prepare=False)).fetchone()
-    assert isinstance(row, tuple)
-    return cast(Node, row[0][0]["Plan"])
+    """The plan of the leanest of three runs on warm caches: now and then one splits a page of some index.
+
+    Nothing is rolled back: the driver would forget its statements.
+    """
+    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
+    found = []
+    for _ in range(4):
+        row: object = await (await conn.execute(query.encode(), prepare=False)).fetchone()
+        assert isinstance(row, tuple)
+        found.append(cast(Node, row[0][0]["Plan"]))
+    return min(found[1:], key=pages)
 
 
 async def plain(conn: Connection) -> Node:
@@ -119,7 +123,8 @@ async def measured(dsn: str) -> dict[str, int]:
 @pytest.mark.timeout(400)
 async def test_a_million_ended_jobs_cost_a_claim_nothing(dsn: str, conn: Connection) -> None:
     """With statistics that are not there, fresh, or from before the history, prepared or not: within a fifth."""
-    for table in ("job", "attempt", "issue"):
+    # All of them: a vacuum or an analyze beside us would keep dead index entries from being passed by.
+    for table in ("job", "attempt", "issue", "request", "job_event", "mirror", "repository", "lane"):
         await conn.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)".encode())
     await fill(conn, LIVE)
     found = {"empty history, no statistics": await measured(dsn)}

@@ -26,7 +26,10 @@ ME = RunnerId("r1", "h1", uuid4())
 async def allowed(conn: Connection, constraint: str) -> set[str]:
     """The text values that a CHECK lists."""
     query = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %(name)s"
-    return set(re.findall(r"'([a-z_]+)'::text", str(await rows.value(conn, query, name=constraint))))
+    told = str(await rows.value(conn, query, name=constraint))
+    return set(re.findall(r"'([a-z_]+)'::text", told)) | set(
+        ",".join(re.findall(r"'\{([a-z_,]+)\}'", told)).split(",")
+    ) - {""}
 
 
 async def test_the_constraints_know_the_enums(conn: Connection) -> None:

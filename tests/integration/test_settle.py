@@ -14,6 +14,7 @@ from tireless.domain.outcome import Outcome, burns
 from tireless.errors import StoreError
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, constraint_of
+from tireless.store.look import Wake
 from tireless.store.record import Answer, append_output, mark_pushed
 from tireless.store.settle import Ending, settle
 from tireless.store.sweep import expire_stale_claims
@@ -264,12 +265,12 @@ async def test_who_is_told(dsn: str, conn: Connection) -> None:
         heard = [(n.channel, n.payload) async for n in listener.notifies(timeout=0.5, stop_after=6)]
     mirror = ("tireless_mirror", "")
     assert heard == [
+        mirror,
         ("tireless_lane", rows.LANE),
         mirror,
         ("tireless_publish", ""),
         mirror,
         ("tireless_look", ""),
-        mirror,
     ]
 
 
@@ -295,3 +296,20 @@ async def test_a_settle_behind_a_sweep_is_lost(dsn: str) -> None:
                 settling = asyncio.create_task(settle(runner, *made.claim, ending(Outcome.NO_CHANGE)))
                 await rows.until_blocked(watcher, runner)
             assert await settling is answer
+
+
+async def test_a_caller_with_a_bell_wakes_them_himself(dsn: str, conn: Connection) -> None:
+    """The transaction notifies nobody then: the caller is told whom to wake, once it has committed, if it was done."""
+    told: list[Wake] = []
+    async with rows.connections(dsn, 1) as (listener,):
+        await listener.execute(b"LISTEN tireless_lane; LISTEN tireless_look; LISTEN tireless_mirror")
+        made = await rows.job(conn, state="claimed")
+        assert await settle(conn, *made.claim, ending(Outcome.FAILED), ring=told.extend) is Answer.DONE
+        assert await settle(conn, *made.claim, ending(Outcome.FAILED), ring=told.extend) is Answer.ALREADY
+        again = await rows.job(conn, state="claimed")
+        assert await settle(conn, *again.claim, ending(Outcome.SHUTDOWN), ring=told.extend) is Answer.DONE
+        await conn.execute("NOTIFY tireless_look, 'by the test'")
+        heard = [(n.channel, n.payload) async for n in listener.notifies(timeout=5, stop_after=1)]
+    assert heard == [("tireless_look", "by the test")]
+    mirror = Wake("tireless_mirror")
+    assert told == [mirror, Wake("tireless_look"), mirror, Wake("tireless_lane", rows.LANE)]

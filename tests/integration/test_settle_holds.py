@@ -231,6 +231,34 @@ async def test_a_success_touches_no_row_of_the_breaker(conn: Connection) -> None
     assert await rows.rows(conn, "SELECT ctid, xmin::text FROM lane_breaker") == before
 
 
+async def test_a_success_waits_for_no_failure_and_still_breaks_the_row(dsn: str, conn: Connection) -> None:
+    """While a failing attempt settles a success passes by; the next failure is the first in a row all the same."""
+    for _ in range(4):
+        await ends(conn, Outcome.AGENT_ERROR)
+    async with rows.connections(dsn, 1) as (other,), other.transaction():
+        await ends(other, Outcome.AGENT_ERROR, made=await rows.job(conn, state="claimed"))
+        await conn.execute("SET lock_timeout = '1s'")
+        await ends(conn, Outcome.NO_CHANGE)
+    assert await rows.value(conn, "SELECT count(*) FROM lane_success") == 1
+    assert await held_s(conn, "breaker") is not None  # the fifth in a row was counted before the success committed
+    await pass_hold(conn)
+    await ends(conn, Outcome.AGENT_ERROR)
+    counted = await rows.rows(conn, "SELECT failures, cardinality(issues) AS issues, opened FROM lane_breaker")
+    assert counted == [{"failures": 1, "issues": 1, "opened": 0}]
+    assert await rows.value(conn, "SELECT count(*) FROM lane_success") == 0
+
+
+async def test_a_success_met_while_locked_ends_a_row_of_quotas_too(dsn: str, conn: Connection) -> None:
+    """Holds by a provider's limit double only while nothing succeeds between them, whoever had the row locked."""
+    await ends(conn, Outcome.QUOTA)
+    await pass_hold(conn)
+    async with rows.connections(dsn, 1) as (other,), other.transaction():
+        await other.execute("SELECT FROM lane_breaker FOR NO KEY UPDATE")
+        await ends(conn, Outcome.NO_CHANGE)
+    await ends(conn, Outcome.QUOTA)
+    assert await rows.value(conn, "SELECT quotas FROM lane_breaker") == 1
+
+
 async def test_what_says_nothing_of_the_agent_does_not_count(conn: Connection) -> None:
     """Our own stops, a provider's limit and a host's fault neither count as failures nor heal the count."""
     await rows.insert(conn, "lane_breaker", lane=await rows.lane(conn), failures=3)

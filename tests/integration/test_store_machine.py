@@ -116,12 +116,20 @@ def limit_counted_in_the_claim(_world: World, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(claim, "CLAIM", mutant)
 
 
+def limit_counted_without_the_latch(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane's limit is counted after the claim, as it should be, but beside others that count as well."""
+    world.run(rewrite(world.watch, "claim_limited", ("PERFORM pg_advisory_xact_lock(lane_latch(l.name));", "")))
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("mutate", [fence_removed, sweep_without_recheck, limit_counted_in_the_claim])
+@pytest.mark.parametrize(
+    "mutate",
+    [fence_removed, sweep_without_recheck, limit_counted_in_the_claim, limit_counted_without_the_latch],
+)
 def test_the_machine_catches_mutants(
     world: World, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[World, pytest.MonkeyPatch], None]
 ) -> None:
-    """Each of three faults that were put into the store is found within some thousand acts."""
+    """Each of four faults that were put into the store is found within some thousand acts."""
     mutate(world, monkeypatch)
     # Wrong rows, a wrong answer, a lock that should not be met; perhaps not the same when it is tried again.
     with pytest.raises((AssertionError, StoreError, Flaky)):

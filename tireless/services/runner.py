@@ -85,9 +85,10 @@ class Runner:
         """
         if once:
             await self._tidy()
-        helpers = [asyncio.create_task(self._leases.run()), asyncio.create_task(self._show())]
+        parts = [self._leases.run(), self._show(), self._worker.bell.run()]
         if not once:
-            helpers.append(asyncio.create_task(self._keep_tidy()))
+            parts.append(self._keep_tidy())
+        helpers = [asyncio.create_task(part) for part in parts]
         try:
             await self._serve(stop, hurry, once=once)
             await self._drain(hurry)
@@ -99,6 +100,7 @@ class Runner:
             for helper in (*helpers, *self._haunted):
                 helper.cancel()
             await asyncio.gather(*helpers, *self._haunted, return_exceptions=True)
+            await self._worker.bell.flush()
         await self._forget()
 
     async def _serve(self, stop: asyncio.Event, hurry: asyncio.Event, *, once: bool) -> None:

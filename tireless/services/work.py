@@ -27,6 +27,7 @@ from tireless.errors import Unworkable, WorkspaceError
 from tireless.services.leases import Held
 from tireless.services.leaving import Leaver
 from tireless.services.live import Live
+from tireless.services.ringing import Bell
 from tireless.services.speaking import Limits, Speaker
 from tireless.services.waiting import unless
 from tireless.store.adopt import Adopted, Offer, adopt
@@ -82,6 +83,8 @@ class Worker:
         self._credentials = credentials
         self._limits = limits or Limits()
         self._speaker = Speaker(pool, self._limits)
+        self.bell = Bell(pool)
+        """Rung for what was settled; the runner runs it."""
         self._leaver = Leaver(self._speaker, room, self._limits)
         self._jitter = jitter
 
@@ -198,7 +201,8 @@ class Worker:
     async def _settle(self, held: Held, ending: Ending) -> Answer:
         claim = held.claim
         held.settling = True
-        return await self._speaker.say(held, lambda conn: settle(conn, claim.job_id, claim.token, ending))
+        ring = self.bell.ring
+        return await self._speaker.say(held, lambda conn: settle(conn, claim.job_id, claim.token, ending, ring=ring))
 
     async def _remove(self, prepared: Prepared) -> None:
         try:

@@ -68,7 +68,7 @@ class Claim:
 CLAIM = """
 WITH open_lane AS MATERIALIZED (
   -- Read plainly, never locked: a claim waits for nobody, and hold, drain and release wait for claims (steer.barrier).
-  SELECT l.lease_s FROM lane l
+  SELECT l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s FROM lane l
    WHERE l.name = %(lane)s AND l.configured AND NOT l.counted
      AND NOT EXISTS (SELECT FROM lane_hold h WHERE h.lane = l.name AND h.host IN ('', %(host)s))
 ), picked AS MATERIALIZED (
@@ -85,8 +85,9 @@ WITH open_lane AS MATERIALIZED (
          claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
     FROM open_lane l
    WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked p))
-  RETURNING j.id, j.repository_id, j.claim_no, j.claim_token, j.attempts, j.claimed_at, j.claim_expires_at,
-            j.priority, j.turn
+  RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts,
+            j.given_back, j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn, l.lease_s,
+            l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s
 ), begun AS (
   INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
   SELECT t.id, t.repository_id, t.claim_no, t.claim_token, t.attempts, %(lane)s, %(runner)s, %(host)s, t.claimed_at
@@ -98,13 +99,14 @@ WITH open_lane AS MATERIALIZED (
          jsonb_build_object('claim_no', t.claim_no, 'host', %(host)s::text)
     FROM claimed t
 ), given AS (
-  SELECT d.job_id, b.id AS attempt_id, t.claim_no, t.claim_token AS token, b.uid AS attempt_uid, t.attempts,
+  SELECT t.id AS job_id, b.id AS attempt_id, t.claim_no, t.claim_token AS token, b.uid AS attempt_uid, t.attempts,
          extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8 AS lease_left_s,
-         d.kind, d.max_attempts, d.given_back, d.request_id, d.rerun_of,
-         d.lease_s, d.run_timeout_s, d.stall_timeout_s, d.backoff_base_s, d.backoff_cap_s,
-         d.forge, d.owner, d.name, d.forge_repo_id, d.default_branch, d.clone_url,
-         d.number, d.url, d.approved_title, d.approved_body
-    FROM claimed t JOIN begun b ON b.job_id = t.id JOIN claim_details d ON d.job_id = t.id
+         t.kind, t.max_attempts, t.given_back, t.request_id, t.rerun_of,
+         t.lease_s, t.run_timeout_s, t.stall_timeout_s, t.backoff_base_s, t.backoff_cap_s,
+         r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url,
+         i.number, i.url, i.approved_title, i.approved_body
+    FROM claimed t
+    JOIN begun b ON b.job_id = t.id JOIN repository r ON r.id = t.repository_id JOIN issue i ON i.id = t.issue_id
    ORDER BY t.priority DESC, t.turn, t.id
 )
 SELECT * FROM given

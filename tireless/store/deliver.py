@@ -38,7 +38,9 @@ SELECT id, %(who)s, 'publish', 'publishing', 'delivered', %(details)s::jsonb FRO
 RETURNING job_id
 """
 # Looks, the child row this is the job of, its plan's counter, and who has to hear of it.
-JOB_ENDED = "SELECT job_ended(%(job_id)s::bigint)"
+JOB_ENDED = """
+SELECT jobs_ended(ARRAY[%(job_id)s::bigint]), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '')
+"""
 DELIVERED_BEFORE = """
 SELECT 1 FROM job WHERE id = %(job_id)s AND state = 'delivered' AND result_attempt = %(attempt_id)s
 """

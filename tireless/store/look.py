@@ -183,6 +183,18 @@ class Wake:
     payload: str = ""
 
 
+NOTIFY_ALL = """
+SELECT pg_notify(channel, payload) FROM unnest(%(channels)s::text[], %(payloads)s::text[]) AS due (channel, payload)
+"""
+
+
+async def notify_all(conn: Connection, wakes: Sequence[Wake]) -> None:
+    """Wake whoever listens on any of these, in one statement."""
+    values = {"channels": [wake.channel for wake in wakes], "payloads": [wake.payload for wake in wakes]}
+    with translate(f"notifying {len(wakes)} channels"):
+        await conn.execute(NOTIFY_ALL, values)
+
+
 _PROBE_S = 30.0
 """How often a silent connection is asked whether it is alive; a dead peer would be silent for ever."""
 

@@ -5,18 +5,19 @@ The token dies with the sweep, not with the clock: finished work still settles a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import assert_never
+from typing import TypeAlias, assert_never
 from uuid import UUID
-
-from psycopg.types.json import Jsonb
 
 from tireless.domain import retry
 from tireless.domain.job import Failure, Parked, State
 from tireless.domain.outcome import Outcome, burns
 from tireless.errors import StoreError
 from tireless.store.db import Connection, clean_text, jsonb, translate
+from tireless.store.look import Wake
 from tireless.store.record import Answer as Answer  # what settle answers, for its callers
 
 
@@ -40,6 +41,9 @@ class Policy:
 
 
 POLICY = Policy()
+
+Ring: TypeAlias = Callable[[Sequence[Wake]], None]
+"""Told whom a settled attempt wakes, after it has committed; returns at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,25 +131,38 @@ SELECT settle_claim(
   in_reason => %(reason)s, in_summary => %(summary)s, in_exit_code => %(exit_code)s::int, in_usage => %(usage)s::jsonb,
   in_output_head => %(output_head)s, in_output_tail => %(output_tail)s,
   in_asked_s => %(asked_s)s::float8, in_cannot_start => %(cannot_start)s, in_counts => %(counts)s::int,
-  in_policy => %(policy)s::jsonb, in_permanent => %(permanent)s::boolean)
+  in_policy => %(policy)s::jsonb, in_permanent => %(permanent)s::boolean, in_notify => %(notify)s::boolean)
 """
 
 
-async def settle(conn: Connection, job_id: int, token: UUID, ending: Ending, *, policy: Policy = POLICY) -> Answer:
+async def settle(
+    conn: Connection, job_id: int, token: UUID, ending: Ending, *, policy: Policy = POLICY, ring: Ring | None = None
+) -> Answer:
     """The runner's last word on its attempt: one statement, so one transaction of its own.
 
     Ends the attempt and moves the job with everything that hangs on it: event, child and counter, breaker and holds,
     look. DONE; ALREADY when this attempt ended thus before; LOST when the claim went to somebody else, or was swept.
     A cancel asked for meanwhile stands, whatever the outcome. StoreError (done_has_a_record) when `done` comes without
-    record_result; ValueError when a backoff is missing.
+    record_result; ValueError when a backoff is missing. `ring` is told whom to wake, and must do so soon; without it
+    they are notified in this transaction, which then commits alone.
     """
     if ending.outcome is Outcome.LEASE_LOST:
         return Answer.LOST
+    values = _settled(job_id, token, ending, policy) | {"notify": ring is None}
     with translate(f"settling job {job_id} as {ending.outcome}"):
-        row = await (await conn.execute(SETTLE, _settled(job_id, token, ending, policy))).fetchone()
+        row = await (await conn.execute(SETTLE, values)).fetchone()
     if row is None:
         raise StoreError(f"settling job {job_id} gave no answer: the function settle_claim was replaced")
-    return Answer(row[0])
+    answer, *wakes = row[0]
+    if ring is not None and wakes:
+        ring([Wake(*wake.split(" ")) for wake in wakes])
+    return Answer(answer)
+
+
+@functools.lru_cache(maxsize=16)
+def _policy(policy: Policy) -> str:
+    """As JSON, made once: a process has one policy."""
+    return json.dumps(asdict(policy))
 
 
 def _settled(job_id: int, token: UUID, ending: Ending, policy: Policy) -> dict[str, object]:
@@ -170,7 +187,7 @@ def _settled(job_id: int, token: UUID, ending: Ending, policy: Policy) -> dict[s
         "asked_s": ending.asked_s,
         "cannot_start": None if ending.cannot_start is None else clean_text(ending.cannot_start),
         "counts": becomes.counts if ending.agent_ran else 0,
-        "policy": Jsonb(asdict(policy)),
+        "policy": _policy(policy),
         "permanent": ending.permanent and ending.outcome is Outcome.WORKSPACE_ERROR,
     }
 
