@@ -38,7 +38,12 @@ async def test_stale_twin(conn: Connection, tmp_path: Path, seed: int) -> None:
     forge = Forge(tmp_path / "forge.git", Workspaces(Places(tmp_path), Git(redactor=Redactor([]), environ=os.environ)))
     forge.begin()
     ends = [await _round(conn, forge, chance) for _ in range(ROUNDS // 2)]
-    assert {"the other's work", "its own recorded work", "adopted"} <= set(ends)
+    assert set(ends) == {
+        "the other's work",
+        "the other's work, beside a push without a record",
+        "its own recorded work",
+        "adopted",
+    }
 
 
 async def _round(conn: Connection, forge: Forge, chance: random.Random) -> str:
@@ -54,14 +59,19 @@ async def _round(conn: Connection, forge: Forge, chance: random.Random) -> str:
     if spoken >= RECORDED:
         return await _recorded(conn, forge, chance, stale, words[spoken:])
     fresh = await Twin.claims(conn, forge, made.job_id)
-    hers = [fresh.looks_for_work, *fresh.words()]
-    for twin, word in interleaved(chance, [(stale, word) for word in words[spoken:]], [(fresh, word) for word in hers]):
+    late = words[spoken : chance.choice([spoken, words.index(stale.pushes) + 1])]
+    for word in late:
+        await _in_vain(stale, word)
+    assert not await fresh.looks_for_work()
+    there = forge.head(stale.branch) is not None
+    told = [(stale, word) for word in words[spoken + len(late) :]]
+    for twin, word in interleaved(chance, told, [(fresh, word) for word in fresh.words()]):
         if twin is stale:
             await _in_vain(stale, word)
         else:
-            assert await word() is (word != fresh.looks_for_work)
+            assert await word()
     assert await _delivered(conn, forge, made.job_id) == fresh.branch
-    return "the other's work"
+    return "the other's work, beside a push without a record" if there else "the other's work"
 
 
 async def _recorded(conn: Connection, forge: Forge, chance: random.Random, stale: Twin, words: list[Word]) -> str:
