@@ -10,13 +10,14 @@ from tireless import log
 from tireless.domain.cursor import Cursor, after_scan, settled
 from tireless.domain.issue import Snapshot
 from tireless.domain.walk import Step, Walk
-from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, Moved, StoreUnavailable
+from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, Moved, StoreError, StoreUnavailable
 from tireless.forge.base import Forge, IssuePage
 from tireless.services.taking import ReplacedError, Seen, Taking
 from tireless.store import look as looks
 from tireless.store import polls, repos
-from tireless.store.db import Pool, clock, transaction
+from tireless.store.db import Connection, Pool, clock, in_transaction, transaction
 from tireless.store.intake import Rules
+from tireless.store.plain import Plain, is_plain, store_plain
 from tireless.store.repos import RepoRow
 
 _log = log.get(__name__)
@@ -54,17 +55,27 @@ class Scan:
     already, since the rules have changed. Without a cursor any scan begins at the beginning."""
 
     def __init__(
-        self, pool: Pool, forge: Forge, repo: RepoRow, rules: Rules, *, overlap: timedelta, full: bool, anew: bool
+        self,
+        pool: Pool,
+        forge: Forge,
+        repo: RepoRow,
+        rules: Rules,
+        *,
+        overlap: timedelta,
+        full: bool,
+        anew: bool,
+        offset: timedelta = timedelta(),
     ) -> None:
         self._pool = pool
         self._forge = forge
         self._repo = repo
+        self._scheme = rules.scheme
         self._overlap = overlap
         self._full = full
         self._anew = anew
-        self._taking = Taking(pool, forge, repo, rules, offset=timedelta())
+        self._taking = Taking(pool, forge, repo, rules, offset=offset)
         self._walk = Walk()
-        self._made = 0
+        self.made = 0
         self._failures = 0
 
     async def run(self) -> Scanned:
@@ -88,7 +99,7 @@ class Scan:
         return Scanned(
             self._repo.cursor if self._walk.torn else cursor,
             len(self._walk.seen),
-            self._made,
+            self.made,
             self._taking.offset if first.server_date else None,
             whole=not self._walk.torn,
         )
@@ -105,7 +116,7 @@ class Scan:
             new = self._walk.fresh([one.number for one in page.issues])
             fresh = [one for one in page.issues if one.number in new]
             step = self._note(page)
-            await self._take_page(fresh, page, asked_at)
+            await self.take_page(fresh, page, asked_at)
             match step:
                 case Step.ON:
                     pass
@@ -147,7 +158,8 @@ class Scan:
 
     # ------------------------------------------------------------------ issues
 
-    async def _take_page(self, fresh: list[Snapshot], page: IssuePage, asked_at: datetime) -> None:
+    async def take_page(self, fresh: list[Snapshot], page: IssuePage, asked_at: datetime) -> None:
+        """Take in what is new on a page; also one of a search, cut down to this repository."""
         async with self._pool.connection() as conn:
             for bad in page.malformed:
                 if bad.number:
@@ -156,11 +168,31 @@ class Scan:
             skip: frozenset[int] = frozenset()
             if not self._anew:
                 skip = await polls.unchanged(conn, self._repo.id, fresh, live_too=not self._full)
-        for snapshot in fresh:
-            if snapshot.number not in skip:
-                stamp, date = snapshot.updated_at, page.server_date
-                sure = settled(stamp, server_date=date, asked_at=asked_at, overlap=self._overlap)
-                await self._take(Seen(snapshot, asked_at, sure))
+        seen = [self._seen(snapshot, page, asked_at) for snapshot in fresh if snapshot.number not in skip]
+        stored = await self._store_plain(seen, asked_at)
+        for one in seen:
+            if one.snapshot.number not in stored:
+                await self._take(one)
+
+    def _seen(self, snapshot: Snapshot, page: IssuePage, asked_at: datetime) -> Seen:
+        sure = settled(snapshot.updated_at, server_date=page.server_date, asked_at=asked_at, overlap=self._overlap)
+        return Seen(snapshot, asked_at, sure)
+
+    async def _store_plain(self, seen: list[Seen], asked_at: datetime) -> frozenset[int]:
+        """Store those that nobody knows and nobody asks anything on, in one go: a first scan shows little else."""
+        plain = [Plain(one.snapshot, one.settled) for one in seen if is_plain(one.snapshot, self._scheme)]
+
+        async def work(conn: Connection) -> frozenset[int]:
+            return await store_plain(conn, self._repo.id, plain, asked_at=asked_at)
+
+        try:
+            return await in_transaction(self._pool, work, doing=f"storing issues of {self._repo.ref}")
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            # One of them is bad: by itself each is stored, or remembered as a look with its error.
+            _log.warning("page not stored at once", repository=str(self._repo.ref), error=str(error))
+            return frozenset()
 
     async def _take(self, seen: Seen) -> None:
         """Take one issue in; what is wrong with it is remembered as a look and holds up nothing else."""
@@ -183,7 +215,7 @@ class Scan:
             await self._fail(number, error)
         else:
             self._failures = 0
-            self._made += taken.made
+            self.made += taken.made
             if taken.made:
                 _log.info("job enqueued", issue=f"{self._repo.ref}#{number}")
 
