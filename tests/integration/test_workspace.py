@@ -225,6 +225,16 @@ async def test_push_creates_once(yard: Yard) -> None:
     assert await yard.spaces.remote_branches(yard.remote, 77) == {}
 
 
+async def test_push_moves_no_branch_forward(yard: Yard) -> None:
+    """A branch that is there on an ancestor of the commit is somebody's: it stays where it is."""
+    space = await yard.prepare()
+    commit = await yard.delivered(space)
+    plain_git(yard.bare, "update-ref", f"refs/heads/{BRANCH}", space.base_sha)
+    with pytest.raises(GitError):
+        await yard.spaces.push(space, yard.remote, commit=commit, branch=BRANCH)
+    assert plain_git(yard.bare, "rev-parse", BRANCH) == space.base_sha
+
+
 async def test_push_whose_answer_is_lost_has_happened(yard: Yard) -> None:
     """The server takes the push and hangs up: the branch is looked up, and the push counts."""
     space = await yard.prepare()
