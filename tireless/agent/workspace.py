@@ -132,7 +132,7 @@ class Workspaces:
         _check_branch(branch)
         own = own_repository(space.home)
         # A branch's name has words of the title, and everybody on this host can read an argv: by stdin, and a
-        # pattern. Nothing else is ever below _OUT. A lease without a name or tracking branch expects that there is none.
+        # pattern. Nothing else is ever below _OUT. A lease without a name, or a branch that tracks, expects nothing there.
         out = f"update {_OUT}{branch} {_checked_sha(commit)}\n".encode()
         await self.git.run("update-ref", "--stdin", git_dir=own, stdin=out, limit_s=_LOCAL_S)
         try:
