@@ -89,3 +89,22 @@ CREATE FUNCTION lane_mark(of_lane text) RETURNS text LANGUAGE sql STABLE AS $$
              FROM lane_hold h WHERE h.lane = l.name AND h.host = '')))
     FROM lane l WHERE l.name = of_lane
 $$;
+
+-- The search for the issues of all repositories of an owner, which stands in for their polls: its cursor, take, backoff.
+CREATE TABLE owner_poll (
+  forge           text NOT NULL REFERENCES forge (name),
+  owner           text NOT NULL,                              -- in small letters
+  since           timestamptz,                                -- as repository has them
+  newest_seen     timestamptz,
+  newest_first_seen_at timestamptz,
+  joins           bigint NOT NULL DEFAULT 0,                  -- counts repositories that joined: each may set `since` back
+  poll_not_before timestamptz NOT NULL DEFAULT '-infinity',
+  poll_failures   int NOT NULL DEFAULT 0,
+  poll_error      text,
+  take_token      uuid,
+  take_by         text,
+  take_until      timestamptz,
+  PRIMARY KEY (forge, owner),
+  CONSTRAINT owner_take_is_whole CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3))
+);
+CREATE INDEX repository_of_owner ON repository (forge, lower(owner)) WHERE tracked;

@@ -1,4 +1,4 @@
-"""Conformance of intake: what it makes of dependencies is the same on the loopback forge and on real ones."""
+"""Conformance of intake: dependencies and the search for an owner's changes, on the loopback forge and on real ones."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from tests.support import rows
 from tests.support.conformance import *  # noqa: F403  fixtures
 from tests.support.conformance import Server, other_repo
 from tests.support.forges import LoopbackForge, Stage
-from tests.support.ingest import GO, IMPLEMENT, Ingest
+from tests.support.ingest import GO, IMPLEMENT, RULES, Ingest
 from tireless.domain.issue import RepoRef
 from tireless.forge.gitea import GiteaForge
-from tireless.store.db import Connection, Pool
+from tireless.services.poller import Poller
+from tireless.store.db import Connection, Pool, transaction
+from tireless.store.intake import sync_repositories
 
 
 @pytest_asyncio.fixture
@@ -68,3 +70,44 @@ async def test_blockers_hold_and_free_a_job(ingest: Ingest) -> None:
     await ingest.poll(full=True)
     assert await _waits(ingest, number) == ("pending", [])
     assert await rows.value(ingest.conn, "SELECT count(*) FROM dependency") == 0
+
+
+async def test_the_search_of_an_owner_stands_in_for_polls(ingest: Ingest) -> None:
+    """Both repositories of an owner, one of them private, come to be seen by one request; a label put on there too."""
+    stage = ingest.stage
+    other = other_repo(stage.repo, f"{stage.repo.name}-gears")
+    await stage.alice.create_repository(other.name, org=other.owner, private=True)
+    for person in (stage.bot, stage.bob):
+        await stage.alice.add_collaborator(other.path, person.login)
+    for path in (stage.path, other.path):
+        await stage.alice.create_issue(path, "First")
+    found = [await ingest.forge.repository(each) for each in (stage.repo, other)]
+    async with transaction(ingest.conn, "watching"):
+        await sync_repositories(ingest.conn, ingest.forge.name, found, "config")
+    forges = {ingest.forge.name: ingest.forge}
+    poller = Poller(ingest.pool, forges, rules=RULES, jitter=lambda: 0.5, overlap_s=0.0)
+
+    async def minute() -> None:
+        for table in ("repository", "owner_poll"):
+            await ingest.conn.execute(
+                f"UPDATE {table} SET poll_not_before = poll_not_before - interval '66 s'"  # noqa: S608  one of two names
+                " WHERE isfinite(poll_not_before)"
+            )
+        while await poller.tick():
+            pass
+
+    for _ in range(4):
+        await minute()
+        await ingest.conn.execute("UPDATE issue SET settled = true")
+    assert await rows.value(ingest.conn, "SELECT count(*) FROM repository WHERE searched") == 2
+    for _ in range(2):
+        before = ingest.forge.requests
+        await minute()
+        assert ingest.forge.requests == before + 1
+    number = await stage.alice.create_issue(other.path, "Paint it")
+    for name, exclusive in ((GO, False), (IMPLEMENT, True)):
+        label = await stage.alice.create_label(other.path, name, exclusive=exclusive)
+        await stage.bob.add_labels(other.path, number, label)
+    await minute()
+    assert [(job["number"], job["state"]) for job in await ingest.jobs()] == [(number, "pending")]
+    assert await rows.value(ingest.conn, "SELECT count(*) FROM repository WHERE searched") == 2

@@ -82,6 +82,7 @@ def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) ->
         full_scan_s=settings.poll.full_scan.total_seconds(),
         overlap_s=settings.poll.overlap.total_seconds(),
         by=whoami("poller"),
+        by_owner=settings.poll.by_owner,
     )
 
 

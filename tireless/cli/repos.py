@@ -58,7 +58,11 @@ def state(row: RepositoryRow) -> str:
         return f"cannot be read: {row.unreadable_reason}"
     if row.poll_failures:
         return f"polls failed {row.poll_failures} times: {row.poll_error}"
-    return "fine" if row.full_scan_at else "not polled yet"
+    if not row.full_scan_at:
+        return "not polled yet"
+    if row.search_fault:
+        return f"fine, by its own list: {row.search_fault}"
+    return "fine, by the search for its owner's issues" if row.searched else "fine"
 
 
 @repos.command("sync")

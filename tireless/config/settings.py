@@ -353,6 +353,7 @@ class PollSection(Section):
     interval: Duration = timedelta(seconds=60)
     full_scan: Duration = timedelta(hours=1)
     overlap: Duration = timedelta(seconds=120)
+    by_owner: bool = True
 
 
 class MirrorSection(Section):

@@ -1,7 +1,8 @@
 """Asks forges what has changed and takes it in: polling is the truth, looks and webhooks only shorten the wait.
 
-`tick` answers due looks and polls one due repository. Any number of pollers may run; each takes what it works on by a
-token with an expiry. A bad issue becomes a look with its error, a bad repository backs off; neither stops another.
+`tick` answers due looks, and searches for one owner's changes or polls one due repository. Any number of pollers may
+run; each takes what it works on by a token with an expiry. A bad issue becomes a look with its error, a bad repository
+backs off; neither stops another.
 """
 
 from __future__ import annotations
@@ -16,21 +17,14 @@ from datetime import datetime, timedelta
 from tireless import log
 from tireless.domain.people import Policy
 from tireless.domain.retry import doubling
-from tireless.errors import (
-    ForgeDenied,
-    ForgeError,
-    ForgeUnavailable,
-    Moved,
-    NotFound,
-    StoreError,
-    StoreUnavailable,
-)
+from tireless.errors import ForgeDenied, ForgeError, ForgeUnavailable, Moved, NotFound, StoreError, StoreUnavailable
 from tireless.forge.base import Forge
+from tireless.services.owners import Owners
 from tireless.services.patience import Patience, is_outage
 from tireless.services.scanning import Scan, Scanned, SetAsideError, TakeLostError
 from tireless.services.taking import ReplacedError, Taking
 from tireless.store import look as looks
-from tireless.store import polls, repos
+from tireless.store import owners, polls, repos
 from tireless.store.db import Pool, clock, transaction
 from tireless.store.gone import Missing, missed
 from tireless.store.intake import Rules
@@ -75,7 +69,9 @@ class Poller:
         by: str = "poller",
         backoff_base_s: float = BACKOFF_BASE_S,
         jitter: Callable[[], float] = random.random,
+        by_owner: bool = True,
     ) -> None:
+        """`by_owner`: one search for the issues of all repositories of an owner, where it can be trusted."""
         self._pool = pool
         self._forges = forges
         self._rules = rules
@@ -86,6 +82,16 @@ class Poller:
         self._base_s = backoff_base_s
         self._jitter = jitter
         self._patience = Patience(forges, base_s=backoff_base_s, cap_s=BACKOFF_CAP_S, jitter=jitter)
+        self._by_owner = by_owner
+        self._owners = Owners(
+            pool,
+            self._patience,
+            by=by,
+            poll_s=poll_s,
+            overlap=self._overlap,
+            jitter=jitter,
+            backoff_base_s=backoff_base_s,
+        )
         self._known: dict[str, Rules] = {}
         self._offsets: dict[str, timedelta] = {}
         self._errors: dict[str, str] = {}
@@ -95,6 +101,8 @@ class Poller:
         """Answer due looks and poll one due repository; False when neither was due."""
         looked = await self._answer_looks()
         forges = self._patience.ready()
+        if self._by_owner and await self._search(forges):
+            return True
         async with self._pool.connection() as conn:
             repo = await polls.take_repository(conn, forges, by=self._by, full_scan_s=self._full_scan_s)
         if repo is None:
@@ -127,6 +135,23 @@ class Poller:
             looked += answered
         return Round(polled, looked, made, dict(self._errors))
 
+    async def _search(self, forges: Sequence[str]) -> bool:
+        """Search for what changed of one due owner; False when none is due."""
+        async with self._pool.connection() as conn:
+            row = await owners.take_owner(conn, forges, by=self._by)
+        if row is None:
+            return False
+        forge = self._forges[row.forge]
+        try:
+            rules = await self._rules_of(forge)
+        except ForgeError as error:
+            await self._owners.failed(row, error, began=self._patience.now())
+            return True
+        offset = await self._owners.poll(forge, row, rules, judged_by=fingerprint(rules))
+        if offset is not None:
+            self._offsets[forge.name] = offset
+        return True
+
     # ------------------------------------------------------------------ repositories
 
     async def _poll(self, repo: RepoRow, *, full: bool) -> Scanned | None:
@@ -154,12 +179,24 @@ class Poller:
         self._patience.answered(forge.name)
         if scanned.offset is not None:
             self._offsets[forge.name] = scanned.offset
-        delay_s = self._poll_s * (0.9 + 0.2 * self._jitter())
         all_seen = (full or anew) and scanned.whole
+        served = await self._owners.serves(forge, repo, scanned, full=all_seen) if self._by_owner else None
+        delay_s = self._poll_s * (0.9 + 0.2 * self._jitter())
         async with self._pool.connection() as conn, transaction(conn, f"ending the poll of {repo.ref}"):
             if not repo.readable:
                 await repos.mark_readable(conn, repo.id)
-            await polls.polled(conn, repo, scanned.cursor, full=all_seen, judged_by=judged_by, delay_s=delay_s)
+            if served is not None:
+                await owners.serve(conn, repo, scanned.cursor, fault=served.fault)
+            await polls.polled(
+                conn,
+                repo,
+                scanned.cursor,
+                full=all_seen,
+                judged_by=judged_by,
+                delay_s=delay_s,
+                # where the search sees its changes, the next poll of its own is the next full scan
+                searched_delay_s=self._full_scan_s * (1 + 0.1 * self._jitter()),
+            )
         _log.debug("repository polled", repository=str(repo.ref), issues=scanned.issues, made=scanned.made, full=full)
         return scanned
 

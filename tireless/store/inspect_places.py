@@ -75,6 +75,8 @@ class RepositoryRow:
     full_scan_at: datetime | None
     poll_failures: int
     poll_error: str | None
+    searched: bool
+    search_fault: str | None
     pending: int
     waiting: int
     claimed: int
@@ -85,7 +87,8 @@ REPOSITORIES = """
 SELECT r.id, r.forge, r.owner || '/' || r.name AS repo, r.forge_repo_id, r.html_url AS url, r.source, r.tracked,
        r.readable, r.unreadable_reason, r.default_branch, r.max_running, r.max_runs_per_day,
        CASE WHEN r.poll_not_before > '-infinity' THEN r.poll_not_before END AS next_poll_at, r.full_scan_at,
-       r.poll_failures, r.poll_error, coalesce(n.pending, 0) AS pending, coalesce(n.waiting, 0) AS waiting,
+       r.poll_failures, r.poll_error, r.searched, r.search_fault,
+       coalesce(n.pending, 0) AS pending, coalesce(n.waiting, 0) AS waiting,
        coalesce(n.claimed, 0) AS claimed, coalesce(n.publishing, 0) AS publishing
   FROM repository r
   LEFT JOIN (

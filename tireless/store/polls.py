@@ -26,8 +26,8 @@ WITH due AS MATERIALIZED (
 UPDATE repository r SET take_token = %(token)s::uuid, take_by = %(by)s,
                         take_until = clock_timestamp() + make_interval(secs => %(take_s)s::float8)
   FROM due WHERE r.id = due.id
-RETURNING r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.since, r.newest_seen,
-          r.newest_first_seen_at,
+RETURNING r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.searched, r.since,
+          r.newest_seen, r.newest_first_seen_at,
           r.full_scan_at IS NULL
             OR r.full_scan_at < clock_timestamp() - make_interval(secs => %(full_scan_s)s::float8) AS full_scan_due,
           r.judged_by, r.poll_failures, r.take_token AS token
@@ -78,16 +78,26 @@ POLLED = """
 UPDATE repository SET since = %(since)s, newest_seen = %(newest)s, newest_first_seen_at = %(first_seen)s,
        full_scan_at = CASE WHEN %(full)s::boolean THEN clock_timestamp() ELSE full_scan_at END,
        judged_by = CASE WHEN %(full)s::boolean THEN %(judged_by)s ELSE judged_by END,
-       poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
+       poll_not_before = clock_timestamp() + make_interval(
+         secs => CASE WHEN searched THEN %(searched_delay_s)s::float8 ELSE %(delay_s)s::float8 END),
        poll_failures = 0, poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
  WHERE id = %(id)s AND take_token = %(token)s
 """
 
 
 async def polled(
-    conn: Connection, repo: RepoRow, cursor: Cursor, *, full: bool, judged_by: str, delay_s: float
+    conn: Connection,
+    repo: RepoRow,
+    cursor: Cursor,
+    *,
+    full: bool,
+    judged_by: str,
+    delay_s: float,
+    searched_delay_s: float = 3600.0,
 ) -> bool:
     """A poll came to its end; the next one is due in `delay_s` seconds. False: the take was lost, nothing moved.
+
+    `searched_delay_s`: in so many where the search for its owner's issues sees its changes.
 
     `judged_by` names the rules; a full scan under them is what makes all issues judged by them.
     """
@@ -100,6 +110,7 @@ async def polled(
         "full": full,
         "judged_by": judged_by,
         "delay_s": delay_s,
+        "searched_delay_s": searched_delay_s,
     }
     with translate(f"ending the poll of {repo.ref}"):
         return (await conn.execute(POLLED, values)).rowcount == 1

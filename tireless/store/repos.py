@@ -27,6 +27,8 @@ class RepoRow:
     owner_is_org: bool | None
     source: str
     readable: bool
+    searched: bool
+    """The search for its owner's issues sees its changes; its own polls are the full scans."""
     since: datetime | None
     newest_seen: datetime | None
     newest_first_seen_at: datetime | None
@@ -121,8 +123,8 @@ async def unfound_rows(conn: Connection) -> list[Unfound]:
 # ------------------------------------------------------------------------------------------------ which are watched
 
 TRACKED = """
-SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.since, r.newest_seen,
-       r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.judged_by, r.poll_failures,
+SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.searched, r.since,
+       r.newest_seen, r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.judged_by, r.poll_failures,
        r.take_token AS token
   FROM repository r
  WHERE r.tracked AND (%(forge)s::text IS NULL OR r.forge = %(forge)s)
@@ -138,8 +140,8 @@ async def tracked_repos(conn: Connection, forge: str | None = None) -> list[Repo
 
 
 WATCHED = """
-SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.since, r.newest_seen,
-       r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.judged_by, r.poll_failures,
+SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.searched, r.since,
+       r.newest_seen, r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.judged_by, r.poll_failures,
        r.take_token AS token
   FROM repository r WHERE r.id = %(id)s AND r.tracked
 """
@@ -180,6 +182,8 @@ ON CONFLICT ON CONSTRAINT repository_once DO UPDATE
    SET owner = EXCLUDED.owner, name = EXCLUDED.name,
        owner_is_org = coalesce(EXCLUDED.owner_is_org, repository.owner_is_org),
        default_branch = EXCLUDED.default_branch, clone_url = EXCLUDED.clone_url, html_url = EXCLUDED.html_url,
+       searched = false, poll_not_before = CASE WHEN repository.searched THEN '-infinity'
+                                                ELSE repository.poll_not_before END,
        -- what the configuration tracks stays the configuration's when an operator adds it as well
        source = CASE WHEN repository.tracked AND repository.source = 'config' THEN 'config' ELSE EXCLUDED.source END,
        tracked = true, readable = true, unreadable_reason = NULL,
@@ -299,7 +303,8 @@ UPDATE repository r SET name = r.name || '~' || r.id, poll_not_before = '-infini
 """
 RENAME = """
 UPDATE repository SET owner = %(owner)s, name = %(name)s, owner_is_org = coalesce(%(owner_is_org)s, owner_is_org),
-                      default_branch = %(default_branch)s, clone_url = %(clone_url)s, html_url = %(html_url)s
+                      default_branch = %(default_branch)s, clone_url = %(clone_url)s, html_url = %(html_url)s,
+                      searched = searched AND lower(owner) = lower(%(owner)s)
  WHERE id = %(id)s
 """
 
@@ -338,7 +343,8 @@ def _names(forge: str, repository: Repository) -> dict[str, object]:
 
 UNREADABLE = """
 WITH before AS (SELECT r.id, r.readable FROM repository r WHERE r.id = %(id)s AND r.tracked FOR NO KEY UPDATE)
-UPDATE repository r SET readable = false, unreadable_reason = %(reason)s FROM before b WHERE r.id = b.id
+UPDATE repository r SET readable = false, unreadable_reason = %(reason)s, searched = false
+  FROM before b WHERE r.id = b.id
 RETURNING b.readable
 """
 READABLE = """

@@ -1,0 +1,245 @@
+"""One search for what changed in all repositories of an owner, in place of a poll of each; part of the poller.
+
+It is trusted only for repositories of which it was seen to show what their own lists show, and that is tried again with
+every full scan. Whatever is wrong with it or with a repository, that one is polled by itself again, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tireless import log
+from tireless.domain.cursor import after_scan
+from tireless.domain.retry import doubling
+from tireless.domain.walk import Step, Walk
+from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, StoreError, StoreUnavailable
+from tireless.forge.base import Forge, IssuePage, OwnerPage
+from tireless.services.patience import Patience, is_outage
+from tireless.services.scanning import Scan, Scanned, TakeLostError
+from tireless.services.taking import ReplacedError
+from tireless.store import owners, repos
+from tireless.store.db import Pool, clock, transaction
+from tireless.store.intake import Rules
+from tireless.store.owners import OwnerRow
+from tireless.store.repos import RepoRow
+
+_log = log.get(__name__)
+
+MAX_PAGES = 10_000
+PROBE_PAGES = 5
+"""Issues of an owner that carry one second's stamp: more than these tell nothing."""
+GIVEN_UP = 3
+"""Failures of a search in a row after which each repository is polled by itself."""
+BACKOFF_CAP_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """That the search shows a repository's issues, or why it does not serve it (empty: there is no need)."""
+
+    fault: str | None = None
+
+
+class Owners:
+    """The searches of a poller."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        patience: Patience,
+        *,
+        by: str,
+        poll_s: float,
+        overlap: timedelta,
+        jitter: Callable[[], float],
+        backoff_base_s: float,
+    ) -> None:
+        self._pool = pool
+        self._patience = patience
+        self._by = by
+        self._poll_s = poll_s
+        self._overlap = overlap
+        self._jitter = jitter
+        self._base_s = backoff_base_s
+
+    async def poll(self, forge: Forge, row: OwnerRow, rules: Rules, *, judged_by: str) -> timedelta | None:
+        """One search of a taken owner, to its end or to its error; the forge's clock minus ours, if it said."""
+        began = self._patience.now()
+        search = _Search(self._pool, forge, row, rules, overlap=self._overlap)
+        try:
+            await search.run(judged_by=judged_by, delay_s=self._poll_s * (0.9 + 0.2 * self._jitter()))
+        except TakeLostError:
+            _log.info("search take lost", owner=row.owner)
+            return None
+        except StoreUnavailable:
+            raise  # not the owner's fault: the loop backs off, the take runs out
+        except (ForgeError, StoreError) as error:
+            await self.failed(row, error, began=began)
+            return None
+        self._patience.answered(forge.name)
+        return search.offset
+
+    async def failed(self, row: OwnerRow, error: ForgeError | StoreError, *, began: float) -> None:
+        """A search that could not be ended is tried again; one that is refused, or fails on and on, is given up."""
+        failures = row.poll_failures + 1
+        away = isinstance(error, ForgeError) and is_outage(error)
+        if isinstance(error, ForgeError) and away and self._patience.failed(row.forge, error, asked_at=began):
+            async with self._pool.connection() as conn:
+                await repos.forge_failed(conn, row.forge, str(error))
+        elif not isinstance(error, ForgeUnavailable) or failures >= GIVEN_UP:
+            await self._give_up(row, str(error))
+        again_s = doubling(failures, base_s=self._base_s, cap_s=BACKOFF_CAP_S) * (0.5 + self._jitter() / 2)
+        if isinstance(error, ForgeUnavailable):
+            again_s = self._patience.wait_s(error, failures)
+        async with self._pool.connection() as conn:
+            await owners.owner_failed(conn, row, str(error), delay_s=again_s)
+        _log.warning("owner not searched", owner=row.owner, error=str(error), failures=failures, again_s=round(again_s))
+
+    async def _give_up(self, row: OwnerRow, why: str) -> None:
+        async with self._pool.connection() as conn:
+            served = await owners.searched_repos(conn, row)
+            await owners.leave(conn, [repo.id for repo in served.values()], f"the search for {row.owner} fails: {why}")
+
+    async def serves(self, forge: Forge, repo: RepoRow, scanned: Scanned, *, full: bool) -> Served | None:
+        """After a poll of its own: does the search show the issue of this repository that changed last?
+
+        None: it was not asked, or cannot be told now. Asked once there is a cursor to go on from, and with every full
+        scan, where the owner has several repositories.
+        """
+        if scanned.cursor.since is None or not scanned.whole or not (full or not repo.searched):
+            return None
+        async with self._pool.connection() as conn:
+            if await owners.siblings(conn, repo) < 2:
+                return Served("") if repo.searched else None
+            if not full and not await owners.untried(conn, repo):
+                return None
+            newest = await owners.newest_issue(conn, repo)
+        if newest is None:
+            return None
+        try:
+            return await self._shows(forge, repo, *newest)
+        except ForgeUnavailable:
+            return None
+        except ForgeError as error:
+            return Served(str(error))
+
+    async def _shows(self, forge: Forge, repo: RepoRow, number: int, stamp: datetime) -> Served | None:
+        """Both ends of the time are inclusive, so that the answer is small."""
+        for page_number in range(1, PROBE_PAGES + 1):
+            page = await forge.owner_issues(repo.owner, page=page_number, since=stamp, before=stamp)
+            if any((where, one.number) == (repo.forge_repo_id, number) for where, one in page.issues):
+                return Served()
+            if page.rows == 0:
+                break
+        else:
+            return None
+        if (await forge.issue(repo.ref, number)).updated_at != stamp:
+            return None  # it has changed since: the next full scan asks again
+        return Served(f"the search for the issues of {repo.owner} does not show #{number}, the list does")
+
+
+class _Search:
+    """One search, page by page; each repository's part of a page is taken in as a page of its own list."""
+
+    def __init__(self, pool: Pool, forge: Forge, row: OwnerRow, rules: Rules, *, overlap: timedelta) -> None:
+        self._pool = pool
+        self._forge = forge
+        self._row = row
+        self._rules = rules
+        self._overlap = overlap
+        self._walk = Walk()
+        self._scans: dict[int, Scan] = {}
+        self._served: dict[int, RepoRow] = {}
+        self.offset: timedelta | None = None
+
+    async def run(self, *, judged_by: str, delay_s: float) -> None:
+        """All pages, then the cursor. ForgeError when a page could not be read: the cursor stays where it is."""
+        row = self._row
+        async with self._pool.connection() as conn:
+            self._served = await owners.searched_repos(conn, row)
+        began = await self._clock()
+        server_date = await self._pages()
+        cursor = after_scan(
+            row.cursor,
+            found=self._walk.newest,
+            server_date=server_date,
+            began=began,
+            ended=await self._clock(),
+            overlap=self._overlap,
+        )
+        if self._walk.torn:
+            cursor = row.cursor
+        doing = f"ending the search of {row.owner}"
+        async with self._pool.connection() as conn, transaction(conn, doing):
+            await owners.owner_polled(conn, row, cursor, judged_by=judged_by, delay_s=delay_s)
+        made = sum(scan.made for scan in self._scans.values())
+        _log.debug("owner searched", owner=row.owner, issues=len(self._walk.seen), made=made)
+
+    async def _pages(self) -> datetime | None:
+        """Read and take in all pages; the Date of the first."""
+        server_date: datetime | None = None
+        for number in range(1, MAX_PAGES):
+            asked_at = await self._clock(keep=number > 1)
+            page = await self._forge.owner_issues(self._row.owner, page=number, since=self._row.since)
+            if number == 1:
+                server_date = page.server_date
+                self.offset = server_date - asked_at if server_date else None
+            fresh = self._walk.fresh([one.issue_id for _, one in page.issues])
+            step = self._walk.page(
+                [one.issue_id for _, one in page.issues],
+                nameless=len(page.malformed),
+                newest=max((one.updated_at for _, one in page.issues), default=None),
+                rows=page.rows,
+                total=page.total,
+            )
+            await self._take_page(page, fresh, asked_at)
+            if step is Step.END:
+                return server_date
+            if step is Step.CIRCLES:
+                break
+        raise ForgeGarbled(f"searching the issues of {self._row.owner}: there is no end to the pages")
+
+    async def _take_page(self, page: OwnerPage, fresh: frozenset[int], asked_at: datetime) -> None:
+        for where in dict.fromkeys([*(each for each, _ in page.issues), *(each for each, _ in page.malformed)]):
+            repo = self._served.get(where)
+            if repo is None:
+                continue  # not watched, or polled by itself
+            part = IssuePage(
+                issues=tuple(one for each, one in page.issues if each == where),
+                rows=page.rows,
+                total=page.total,
+                server_date=page.server_date,
+                malformed=tuple(bad for each, bad in page.malformed if each == where),
+            )
+            try:
+                new = [one for one in part.issues if one.issue_id in fresh]
+                await self._scan(repo).take_page(new, part, asked_at)
+            except (ForgeError, ReplacedError) as error:
+                # Renamed, made again, hanging, refused: its own poll finds out what that means, the others go on.
+                del self._served[where]
+                async with self._pool.connection() as conn:
+                    await owners.leave(conn, [repo.id], str(error) or "another issue has the number of a known one")
+                _log.info("repository polled by itself", repository=str(repo.ref), error=str(error))
+            await self._clock(keep=True)
+
+    def _scan(self, repo: RepoRow) -> Scan:
+        if repo.id not in self._scans:
+            self._scans[repo.id] = Scan(
+                self._pool,
+                self._forge,
+                repo,
+                self._rules,
+                overlap=self._overlap,
+                full=False,
+                anew=False,
+                offset=self.offset or timedelta(),
+            )
+        return self._scans[repo.id]
+
+    async def _clock(self, *, keep: bool = False) -> datetime:
+        async with self._pool.connection() as conn:
+            if keep and not await owners.keep_owner(conn, self._row):
+                raise TakeLostError(self._row.owner)
+            return await clock(conn)
