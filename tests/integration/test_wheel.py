@@ -43,9 +43,12 @@ def test_every_file_of_the_package_comes_along(installed: Path) -> None:
 
 
 def test_the_licence_and_the_command_come_along(installed: Path) -> None:
-    """The metadata name the `tireless` command and carry the licence's text."""
+    """The metadata name the `tireless` command and the agents that are shipped, and carry the licence's text."""
     (info,) = installed.glob("tireless-*.dist-info")
-    assert "tireless = tireless.cli:main" in (info / "entry_points.txt").read_text()
+    scripts = (info / "entry_points.txt").read_text()
+    assert "tireless = tireless.cli:main" in scripts
+    for name in ("claude", "opencode"):
+        assert f"tireless-agent-{name} = tireless.adapters.{name}:main" in scripts
     assert "Permission is hereby granted" in (info / "licenses" / "LICENSE").read_text()
 
 

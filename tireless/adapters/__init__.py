@@ -1,1 +1,4 @@
-"""The thin agent commands we ship; they import nothing of ours."""
+"""The agent commands we ship: each feeds a prompt to a program, reads its structured output, writes result.json.
+
+They stand alone: nothing of ours but this directory, nothing but the standard library.
+"""
