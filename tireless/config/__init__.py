@@ -1,8 +1,9 @@
 """Settings: the only reader of environment and TOML. Nobody below `app` imports it: others are handed plain values."""
 
 from tireless.config.example import example_text
+from tireless.config.lanes import LaneSection, RunnerSection
 from tireless.config.read import DEFAULT_FILE, ENV_FILE, Settings, load
-from tireless.config.settings import AskingSection, ForgeSection, LaneSection, RunnerSection
+from tireless.config.settings import AskingSection, ForgeSection
 from tireless.config.values import format_duration, format_size, parse_duration
 
 __all__ = [

@@ -22,6 +22,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from tireless.config.lanes import LaneSection, RunnerSection, WorkspacesSection, lane_faults, lease_faults
 from tireless.config.settings import (
     AskingSection,
     DatabaseSection,
@@ -29,17 +30,12 @@ from tireless.config.settings import (
     ForgeSection,
     InstallationSection,
     LabelsSection,
-    LaneSection,
     MirrorSection,
     Name,
     PollSection,
     RetentionSection,
-    RunnerSection,
     SweepSection,
     WebSection,
-    WorkspacesSection,
-    lane_faults,
-    lease_faults,
 )
 from tireless.config.values import BASE
 from tireless.domain.routing import Lane
