@@ -72,7 +72,7 @@ async def test_blockers_hold_and_free_a_job(ingest: Ingest) -> None:
     assert await rows.value(ingest.conn, "SELECT count(*) FROM dependency") == 0
 
 
-async def test_the_search_of_an_owner_stands_in_for_polls(ingest: Ingest) -> None:
+async def test_the_search_of_an_owner_stands_in_for_polls(ingest: Ingest, server: Server) -> None:
     """Both repositories of an owner, one of them private, come to be seen by one request; a label put on there too."""
     stage = ingest.stage
     other = other_repo(stage.repo, f"{stage.repo.name}-gears")
@@ -104,6 +104,7 @@ async def test_the_search_of_an_owner_stands_in_for_polls(ingest: Ingest) -> Non
         before = ingest.forge.requests
         await minute()
         assert ingest.forge.requests == before + 1
+    await server.next_second(stage)  # this poller looks back no further than the newest second it has seen
     number = await stage.alice.create_issue(other.path, "Paint it")
     for name, exclusive in ((GO, False), (IMPLEMENT, True)):
         label = await stage.alice.create_label(other.path, name, exclusive=exclusive)
