@@ -254,7 +254,7 @@ async def test_what_is_no_issue_is_answered_and_forgotten(web: Web, conn: Connec
     ]
     assert [(each.status_code, each.json()["code"]) for each in answers] == [
         (200, "nothing_to_look_at"),
-        (200, "nothing_to_look_at"),
+        (422, "another_event"),
         (404, "unknown_repository"),
         (400, "unreadable"),
         (400, "unreadable"),

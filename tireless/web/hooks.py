@@ -42,8 +42,13 @@ def webhook(pool: Pool, secrets: Mapping[str, str | None]) -> Callable[[Request]
             return _say(400, "unreadable", str(error))
         except ClientDisconnect:
             return _say(400, "cut_off", "the delivery ended before its body")
-        if found.number is None or found.is_pull:
-            return _say(200, "nothing_to_look_at", "the delivery is not about an issue")
+        if found.number is None:
+            said = (
+                f"signed rightly, but about no issue ({found.event or 'no event'}): let the hook send issue events only"
+            )
+            return _say(422, "another_event", said)
+        if found.is_pull:  # comments on pull requests cannot be told apart when a hook is made
+            return _say(200, "nothing_to_look_at", "the delivery is about a pull request")
         try:
             async with pool.connection() as conn:
                 noted = await hint(
