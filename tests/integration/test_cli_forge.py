@@ -97,6 +97,20 @@ async def test_repos_sync_finds_what_an_owner_made(desk: Desk, place: Place) -> 
     assert (said.code, "2 repositories are watched" in said.out) == (0, True)
 
 
+async def test_doctor_says_when_the_team_that_may_ask_is_not_shown(desk: Desk, place: Place) -> None:
+    """Nobody could ask then: a fault, also for check-config, until the bot is a member of the team."""
+    await place.alice.create_org("acme")
+    team = await place.alice.create_team("acme", "core", units={"repo.issues": "write"}, members=["alice"])
+    closed(desk.path, desk.path.read_text() + '[asking]\nwho_may_ask = "team:acme/core"\n')
+    said = await desk("doctor", "--json")
+    assert "team_not_shown" in {each["code"] for each in said.data["findings"] if each["level"] == "fault"}
+    assert (await desk("check-config")).code == 3
+    await place.alice.api("PUT", f"/teams/{team}/members/{place.bot.login}")
+    said = await desk("doctor", "--json")
+    assert {each["code"]: each["level"] for each in said.data["findings"]}["team_shown"] == "fine"
+    assert (await desk("check-config")).code == 0
+
+
 async def labels_of(place: Place) -> list[dict[str, object]]:
     """The labels of alice's project."""
     found = (await place.alice.api("GET", f"/repos/{REPOSITORY}/labels", page=1, limit=50)).sequence()

@@ -1,6 +1,8 @@
-"""Conformance of intake: dependencies and the search for an owner's changes, on the loopback forge and on real ones."""
+"""Conformance of intake: dependencies, the search for an owner's changes, teams; on the loopback forge and real ones."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest_asyncio
 
@@ -112,3 +114,28 @@ async def test_the_search_of_an_owner_stands_in_for_polls(ingest: Ingest, server
     await minute()
     assert [(job["number"], job["state"]) for job in await ingest.jobs()] == [(number, "pending")]
     assert await rows.value(ingest.conn, "SELECT count(*) FROM repository WHERE searched") == 2
+
+
+async def test_members_of_a_team_may_ask_and_nobody_else(ingest: Ingest) -> None:
+    """As the forge tells the bot; where it does not tell, nothing is decided, and a look asks again."""
+    stage = ingest.stage
+    org, name = stage.repo.owner, f"askers-{stage.repo.name}"
+    units = {"repo.issues": "write", "repo.code": "read"}
+    team = await stage.alice.create_team(org, name, units=units, members=[stage.bob.login])
+    rules = replace(RULES, policy=replace(RULES.policy, who_may_ask=f"team:{org}/{name}"))
+    ingest.poller = ingest.another(rules)
+    first = await ingest.ask(GO, IMPLEMENT)
+    await ingest.poll()
+    assert await ingest.code(first) == "cannot_tell"
+    assert "who is in the team" in str((await ingest.issue(first))["triage_details"])
+    await stage.alice.api("PUT", f"/teams/{team}/members/{stage.bot.login}")
+    await ingest.due()
+    await ingest.poll()
+    assert [job["number"] for job in await ingest.jobs()] == [first]
+    second = await stage.alice.create_issue(stage.path, "By one who is not in it")
+    for label in (GO, IMPLEMENT):
+        await stage.alice.add_labels(stage.path, second, await ingest.label(label))
+    await ingest.poll()
+    assert await ingest.code(second) == "stranger"
+    assert "not_in_team" in str((await ingest.issue(second))["triage_details"])
+    await stage.alice.api("DELETE", f"/teams/{team}/members/{stage.bot.login}")

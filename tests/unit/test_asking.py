@@ -27,7 +27,7 @@ from tireless.domain.case import Marks
 from tireless.domain.issue import Person
 from tireless.domain.job import Kind
 from tireless.domain.labels import LabelScheme, Role
-from tireless.domain.people import ALLOW_LIST, Fact, Need, Policy, Verdict
+from tireless.domain.people import ALLOW_LIST, Fact, Facts, Need, Policy, Verdict
 
 LIST = Policy(ALLOW_LIST, frozenset({"alice"}), BOT)
 WITHOUT = LabelScheme(require_opt_in=False)
@@ -154,12 +154,19 @@ def test_system_users_and_the_bot_are_refused_among_writers_too() -> None:
 
 
 def test_stricter_policies_ask_for_rights_even_of_adds_after_creation() -> None:
-    """`code-writers` and `admins` go by the permission; a team cannot be told and is no."""
+    """`code-writers` and `admins` go by the permission, a team by its members alone; what is not told is no yes."""
     history = by_writer(GO, IMPLEMENT)
     for who, rights in product(("code-writers", "admins"), ("read", "write", "admin")):
         asked = history.asked(policy=replace(POLICY, who_may_ask=who), facts=knows({"bob": rights}))
         assert asked.proper is (rights == "admin" or (rights == "write" and who == "code-writers"))
-    assert history.asked(policy=replace(POLICY, who_may_ask="team:acme/core")).cannot_tell is not None
+    team = replace(POLICY, who_may_ask="team:acme/core")
+    assert team.team == ("acme", "core")
+    assert history.asked(policy=team).needs == {Need(Fact.TEAM, "bob")}
+    shown = Facts(asked=frozenset({Need(Fact.TEAM, "bob")}))
+    assert history.asked(policy=team, facts=shown).cannot_tell is not None
+    assert history.asked(policy=team, facts=replace(shown, members={"bob": True})).proper
+    refused = history.asked(policy=team, facts=replace(shown, members={"bob": False}))
+    assert (refused.proper, refused.refused[0].reason) == (False, "not_in_team")
 
 
 # ------------------------------------------------------------------------------------------------ opt-in and modes

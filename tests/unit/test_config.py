@@ -491,3 +491,16 @@ def test_topics_choose_among_named_owners(tmp_path: Path) -> None:
     path.write_text('[forges.main]\nurl = "https://git.example.org"\nowners = ["acme", "Acme", "a/b"]\n')
     with pytest.raises(ConfigError, match=r'(?s)"a/b" is not one word.*"acme" is named twice'):
         load(path)
+
+
+def test_a_team_that_may_ask_is_named_whole(tmp_path: Path) -> None:
+    """`team:ORGANISATION/TEAM`; anything else is told what can be written."""
+    path = tmp_path / "config.toml"
+    path.write_text('[asking]\nwho_may_ask = "team:acme/Core team"\n')
+    with pytest.raises(ConfigError, match="team:ORGANISATION/TEAM"):
+        load(path)
+    path.write_text('[asking]\nwho_may_ask = "team:acme/core"\n')
+    assert load(path).asking.who_may_ask == "team:acme/core"
+    path.write_text('[asking]\nwho_may_ask = "team:core"\n')
+    with pytest.raises(ConfigError, match="team:ORGANISATION/TEAM"):
+        load(path)

@@ -84,7 +84,9 @@ async def _rows(url: str, watched: list[RepoRef]) -> list[Finding]:
 
 
 async def _forges(settings: Settings, wanted: list[RepoRef]) -> list[Finding]:
-    expected = Expected(settings.labels.scheme, settings.lane_values, settings.asking.allow)
+    expected = Expected(
+        settings.labels.scheme, settings.lane_values, settings.asking.allow, settings.asking.who_may_ask
+    )
     findings: list[Finding] = []
     try:
         async with open_forges(settings) as forges:

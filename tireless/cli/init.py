@@ -151,7 +151,8 @@ async def _repositories(
 
 
 def _expected(settings: Settings) -> Expected:
-    return Expected(settings.labels.scheme, settings.lane_values, settings.asking.allow)
+    asking = settings.asking
+    return Expected(settings.labels.scheme, settings.lane_values, asking.allow, asking.who_may_ask)
 
 
 def hook_wish(settings: Settings, forge: str) -> tuple[HookWish | None, list[Finding]]:

@@ -50,7 +50,9 @@ def check_config(frame: Frame, offline: bool) -> None:
 
 
 async def _access(settings: Settings) -> list[Finding]:
-    expected = Expected(settings.labels.scheme, settings.lane_values, settings.asking.allow)
+    expected = Expected(
+        settings.labels.scheme, settings.lane_values, settings.asking.allow, settings.asking.who_may_ask
+    )
     async with open_forges(settings, only_with_token=True) as forges:
         return [finding for forge in forges.values() for finding in await check_access(forge, expected)]
 

@@ -14,8 +14,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, fi
 
 from tireless.config.values import ConfigPath, Duration, DurationOrZero, SecretEnv, SecretFile
 from tireless.domain.labels import LabelScheme, Role, meaning
+from tireless.domain.people import ADMINS, ALLOW_LIST, CODE_WRITERS, WRITERS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_TEAM = re.compile(r"team:[A-Za-z0-9._-]+/[^/\s]+")
 _REPOSITORY = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
@@ -103,10 +105,16 @@ class LabelsSection(Section):
         return LabelScheme(prefix=self.prefix, opt_in=opt_in, require_opt_in=self.require_opt_in)
 
 
+def _who(value: str) -> str:
+    if value not in (WRITERS, CODE_WRITERS, ADMINS, ALLOW_LIST) and not _TEAM.fullmatch(value):
+        raise ValueError('write "writers", "code-writers", "admins", "allow-list" or "team:ORGANISATION/TEAM"')
+    return value
+
+
 class AskingSection(Section):
     """Whose labels count."""
 
-    who_may_ask: Literal["writers", "code-writers", "admins", "allow-list"] = "writers"
+    who_may_ask: Annotated[str, AfterValidator(_who)] = "writers"
     allow: tuple[str, ...] = ()
     children_run: bool = False
 

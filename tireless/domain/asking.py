@@ -323,6 +323,6 @@ def _refusals(standing: Iterable[_Standing]) -> Iterable[Refusal]:
 
 _DOUBTS = {
     "permission_not_shown": "and the forge does not tell the bot what rights they have",
-    "team_not_shown": "and the forge was not asked who is in the team",
+    "team_not_shown": "and the forge does not tell the bot who is in the team: make it a member of that team",
 }
 """How "cannot tell" reads."""

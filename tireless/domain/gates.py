@@ -133,6 +133,7 @@ _WHY = {
     "bot": "is the bot itself, which never asks",
     "system_user": "is no person",
     "not_on_list": "is not on the list of those who may ask",
+    "not_in_team": "is not in the team whose members may ask",
     "no_write_access": "has no write access, as far as the forge says",
 }
 

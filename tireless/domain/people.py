@@ -16,6 +16,8 @@ WRITERS = "writers"
 CODE_WRITERS = "code-writers"
 ADMINS = "admins"
 ALLOW_LIST = "allow-list"
+TEAM = "team:"
+"""Followed by ORGANISATION/TEAM."""
 
 _WRITE = frozenset({"write", "admin", "owner"})
 _ADMIN = frozenset({"admin", "owner"})
@@ -29,6 +31,14 @@ class Policy:
     allow: frozenset[str] = frozenset()
     bot: Person | None = None
     """The token's own user; None when the forge would not say. He never asks, whatever the lists hold."""
+
+    @property
+    def team(self) -> tuple[str, str] | None:
+        """Organisation and name of the team whose members may ask; None for the other choices."""
+        if not self.who_may_ask.startswith(TEAM):
+            return None
+        org, _, name = self.who_may_ask.removeprefix(TEAM).partition("/")
+        return org, name
 
     def is_bot(self, person: Person) -> bool:
         """Whether this is the bot itself."""
@@ -50,11 +60,12 @@ class Fact(StrEnum):
     PERMISSION = "permission"
     ASSIGNEES = "assignees"
     DEFINITIONS = "definitions"
+    TEAM = "team"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A fact to fetch before the case can be judged; `login` for a permission."""
+    """A fact to fetch before the case can be judged; `login` for a permission and for a team's member."""
 
     fact: Fact
     login: str = ""
@@ -72,6 +83,8 @@ class Facts:
     assignees: frozenset[int] | None = None
     defined: frozenset[int] | None = None
     """Ids of all label definitions."""
+    members: Mapping[str, bool] = field(default_factory=dict)
+    """Whether somebody is in the team whose members may ask, by login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +118,8 @@ def may_ask(person: Person, policy: Policy, facts: Facts) -> Judgement:
         return plain
     if policy.who_may_ask == ALLOW_LIST:
         return Judgement(False, "not_on_list")
-    if policy.who_may_ask not in (WRITERS, CODE_WRITERS, ADMINS):
-        return Judgement(None, "team_not_shown")
+    if policy.team is not None:
+        return _by_team(person, facts)
     return _by_rights(person, policy, facts)
 
 
@@ -146,6 +159,20 @@ def _proves_write(entry: TimelineEntry, snapshot: Snapshot) -> bool:
     if entry.kind is EntryKind.LABEL_REMOVED or entry.actor.id != snapshot.author.id:
         return True
     return entry.at > snapshot.created_at + CREATION
+
+
+def _by_team(person: Person, facts: Facts) -> Judgement:
+    """Of a team only the forge can tell; rights in the repository, and writing there, prove nothing."""
+    need = Need(Fact.TEAM, person.login)
+    if need not in facts.asked:
+        return Judgement(None, "team_not_asked", frozenset({need}))
+    match facts.members.get(person.login):
+        case True:
+            return Judgement(True, "team_member")
+        case False:
+            return Judgement(False, "not_in_team")
+        case None:
+            return Judgement(None, "team_not_shown")
 
 
 def _by_rights(person: Person, policy: Policy, facts: Facts) -> Judgement:

@@ -16,7 +16,7 @@ from tireless.errors import ForgeDenied, ForgeError, NotFound, StoreError
 from tireless.forge.base import About, Forge, HookForge
 from tireless.services.hooking import HookWish, look_for_hook, put_hook
 from tireless.services.labelling import ensure_labels
-from tireless.services.setup import Expected, Finding, Level, check_repository, check_token
+from tireless.services.setup import Expected, Finding, Level, check_repository, check_team, check_token
 from tireless.store.db import Pool
 
 _AT_ONCE = 4
@@ -56,7 +56,7 @@ async def outline(
 ) -> Outline:
     """Look, change nothing. `pool` None: the database has no schema yet. Raises what `about` raises."""
     about = await forge.about()
-    findings = [*check_token(forge, about, expected)]
+    findings = [*check_token(forge, about, expected), *await check_team(forge, about, expected)]
     steps: list[Step] = []
     gate = asyncio.Semaphore(_AT_ONCE)
 

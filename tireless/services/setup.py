@@ -48,6 +48,7 @@ class Expected:
     scheme: LabelScheme
     lanes: Sequence[Lane]
     allow: Sequence[str] = ()
+    who_may_ask: str = "writers"
 
 
 async def check_access(forge: Forge, expected: Expected) -> tuple[Finding, ...]:
@@ -56,7 +57,7 @@ async def check_access(forge: Forge, expected: Expected) -> tuple[Finding, ...]:
         about = await forge.about()
     except ForgeError as error:
         return (unanswered(forge, error),)
-    return check_token(forge, about, expected)
+    return (*check_token(forge, about, expected), *await check_team(forge, about, expected))
 
 
 async def check_forge(forge: Forge, repositories: Sequence[RepoRef], expected: Expected) -> tuple[Finding, ...]:
@@ -65,7 +66,7 @@ async def check_forge(forge: Forge, repositories: Sequence[RepoRef], expected: E
         about = await forge.about()
     except ForgeError as error:
         return (unanswered(forge, error),)
-    findings = [*check_token(forge, about, expected)]
+    findings = [*check_token(forge, about, expected), *await check_team(forge, about, expected)]
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def one(repo: RepoRef) -> tuple[Finding, ...]:
@@ -106,6 +107,22 @@ def check_token(forge: Forge, about: About, expected: Expected) -> tuple[Finding
         text = f"{login} is a site administrator, which the bot does not need: whoever has its token owns the forge"
         findings.append(Finding(Level.REMARK, "bot_is_admin", subject, text))
     return tuple(findings)
+
+
+async def check_team(forge: Forge, about: About, expected: Expected) -> tuple[Finding, ...]:
+    """Whether the bot is told who is in the team that may ask: else nobody may. Nothing where no team is configured."""
+    team = Policy(who_may_ask=expected.who_may_ask).team
+    if team is None or about.login is None:
+        return ()
+    subject = f"team {'/'.join(team)} on {forge.name}"
+    try:
+        await forge.in_team(*team, about.login.login)
+    except (ForgeDenied, NotFound) as error:
+        text = f"the forge does not tell the bot who is in it, so nobody may ask: make {about.login.login} a member"
+        return (Finding(Level.FAULT, "team_not_shown", subject, f"{text} ({error})"),)
+    except ForgeError as error:
+        return (Finding(Level.FAULT, "team_unanswered", subject, str(error)),)
+    return (Finding(Level.FINE, "team_shown", subject, "its members may ask, and the bot is told who they are"),)
 
 
 async def check_repository(forge: Forge, repo: RepoRef, about: About, expected: Expected) -> tuple[Finding, ...]:

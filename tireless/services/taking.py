@@ -177,6 +177,11 @@ class Taking:
             case Fact.ASSIGNEES:
                 people = await self._forge.assignees(repo)
                 return replace(facts, assignees=frozenset(person.id for person in people))
+            case Fact.TEAM:
+                if (team := self._rules.policy.team) is None:
+                    raise AssertionError("a team is asked for, but none is configured")
+                member = await self._forge.in_team(*team, need.login)
+                return replace(facts, members={**facts.members, need.login: member})
             case Fact.DEFINITIONS:
                 labels = await self._forge.labels(repo)
                 return replace(facts, defined=frozenset(label.id for label in labels))
