@@ -132,13 +132,21 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A ratio of two figures and its bound: at least `bound` for rates, at most for times; None: only told."""
+    """A ratio of two figures and its bound: at least `bound` for rates, at most for times; None: only told.
+
+    Without `under` it is the figure itself that is promised.
+    """
 
     name: str
     over: tuple[str, str]
-    under: tuple[str, str]
+    under: tuple[str, str] | None
     bound: float | None
     at_most: bool = False
+
+    @property
+    def figures(self) -> list[tuple[str, str]]:
+        """The figures it needs."""
+        return [self.over, *([self.under] if self.under else [])]
 
 
 PROMISES = (
@@ -151,6 +159,7 @@ PROMISES = (
     Promise("claims of 10 / pgqueuer's", (OURS, "claim 10"), (PGQUEUER, "claim 10"), 1.0),
     Promise("commit to claimed / procrastinate's", (OURS, "latency"), (PROCRASTINATE, "latency"), 1.0, at_most=True),
     Promise("commit to claimed / pgqueuer's", (OURS, "latency"), (PGQUEUER, "latency"), 1.0, at_most=True),
+    Promise("slower beside a held snapshot, ms", (OURS, "held"), None, 5.0, at_most=True),
 )
 """What issue and design ask for; each is judged with an empty table and with history."""
 
@@ -190,10 +199,11 @@ def ratios(figures: Figures, promises: Iterable[Promise] = PROMISES) -> list[Rat
     found = []
     for history in figures.histories():
         for promise in promises:
-            over, under = figures.get(*promise.over, history), figures.get(*promise.under, history)
-            if over is None or under is None:
+            over = figures.get(*promise.over, history)
+            under = figures.get(*promise.under, history) if promise.under else None
+            if over is None or (promise.under and under is None):
                 continue
             # Within a round the two ran side by side; across rounds the machine may have been another one.
-            each = [a / b for a, b in zip(over.rounds, under.rounds, strict=True)]
+            each = [a / b for a, b in zip(over.rounds, under.rounds, strict=True)] if under else over.rounds
             found.append(Ratio(promise, history, median(each), min(each), max(each)))
     return found

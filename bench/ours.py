@@ -11,11 +11,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
+from statistics import median
 from uuid import uuid4
 
 from bench.figures import GROUPS, OURS, Measure
 from bench.ours_rows import LIMITED, OPEN, Rows
-from bench.place import WHO, Place
+from bench.place import WHO, Place, session
 from bench.sizes import Sizes
 from tireless.domain.outcome import Outcome
 from tireless.errors import StoreError
@@ -41,6 +42,9 @@ _GOOD = Ending(outcome=Outcome.NO_CHANGE, summary="Nothing to change.", output_t
 _BAD = Ending(outcome=Outcome.FAILED, reason="not possible", summary="Cannot be done.", output_tail="no\n")
 _PATIENT = Policy(breaker_failures=1_000_000)
 """The breaker counts, and never opens: among 16 workers at once five failures can come before a success."""
+
+
+SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 
 
 class Ours:
@@ -76,6 +80,7 @@ class Ours:
             "committed enqueue → claimed by an idle runner",
             f"sweep of {self._sizes.expired:,} expired claims",
         )
+        held = f"what a claim grew by, {self._sizes.held:,} claims into one held snapshot"
         drain_10 = partial(self._drain, OPEN, 4, 10)
         return [
             *found,
@@ -87,6 +92,7 @@ class Ours:
             Measure(OURS, "renew 1", "upkeep", "renewals, one a statement", "renewals/s", partial(self._renew, 1)),
             Measure(OURS, "renew 50", "upkeep", "renewals, 50 a statement", "renewals/s", partial(self._renew, 50)),
             Measure(OURS, "sweep", "upkeep", sweep, "jobs/s", self._sweep),
+            Measure(OURS, "held", "upkeep", held, "ms", self._held),
         ]
 
     # -------------------------------------------------------------------------------------------- claim and settle
@@ -176,6 +182,24 @@ class Ours:
             raise StoreError(f"swept {moved} claims of {self._sizes.expired}")
         await self._rows.tidy()
         return [moved / took]
+
+    async def _held(self) -> list[float]:
+        """Nothing that claims leave behind can be cleared away while somebody's snapshot is older than they are."""
+        jobs, few = self._sizes.held, max(self._sizes.held // 25, 5)
+        await self._rows.pending(OPEN, jobs + _WARM)
+        took = []
+        async with _pool(self._url, 1) as connections, connections.connection() as conn, session(self._url) as old:
+            for _ in range(_WARM):
+                await _settle(conn, await claim_next(conn, [OPEN], runner=ME))
+            await old.execute(SNAPSHOT)
+            await old.execute("SELECT 1")
+            for _ in range(jobs):
+                begun = time.perf_counter()
+                claims = await claim_next(conn, [OPEN], runner=ME)
+                took.append((time.perf_counter() - begun) * 1000)
+                await _settle(conn, claims)
+        await self._rows.tidy()
+        return [median(took[-few:]) - median(took[:few])]
 
 
 def _pool(url: str, size: int) -> Pool:

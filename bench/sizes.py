@@ -20,6 +20,8 @@ class Sizes:
     renewals: int
     enqueued: int
     latencies: int
+    held: int
+    """Claims beside one held snapshot."""
     patience_s: float
     """No round but the first of each half begins after this much of it; half of it for the empty tables."""
 
@@ -42,6 +44,7 @@ FULL = Sizes(
     renewals=400,
     enqueued=1000,
     latencies=100,
+    held=12_000,
     patience_s=3600.0,
 )
 QUICK = Sizes(
@@ -54,6 +57,7 @@ QUICK = Sizes(
     renewals=100,
     enqueued=150,
     latencies=25,
+    held=1200,
     patience_s=100.0,
 )
 TINY = Sizes(
@@ -66,5 +70,6 @@ TINY = Sizes(
     renewals=3,
     enqueued=10,
     latencies=3,
+    held=20,
     patience_s=60.0,
 )

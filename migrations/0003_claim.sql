@@ -100,11 +100,6 @@ CREATE FUNCTION lane_latch(of_lane text) RETURNS bigint LANGUAGE sql IMMUTABLE A
   SELECT hashtextextended(of_lane, 20261)
 $$;
 
--- Its mode, for the same: shared by claims that count the lane last, had alone by one that counts more (claim_counted).
-CREATE FUNCTION lane_mode(of_lane text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-  SELECT hashtextextended(of_lane, 20262)
-$$;
-
 -- A probe passes when it has lived so long.
 CREATE FUNCTION probe_lives() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '2 min' $$;
 
@@ -221,58 +216,40 @@ CREATE TYPE claim_given AS (
   number int, url text, approved_title text, approved_body text
 );
 
--- The claim of a lane that limits nothing but how many of it run. Everything is written first and counted last, under the
--- latch, so that the latch is held for a count and a commit only; too many, and what was written is taken back. All that
--- is committed was counted by somebody who saw every earlier commit. The caller has the lane's mode lock.
-CREATE FUNCTION claim_limited(l lane, in_n int, in_runner text, in_host text) RETURNS SETOF claim_given LANGUAGE plpgsql AS $$
-DECLARE
-  room int;
-  got  claim_given[];
+-- The claim of a lane that limits nothing but how many of it run: `room` jobs in one statement. The caller has counted,
+-- and holds the latch until this has committed.
+CREATE FUNCTION claim_room(l lane, room int, in_runner text, in_host text) RETURNS SETOF claim_given LANGUAGE plpgsql AS $$
 BEGIN
-  FOR i IN 1..10 LOOP
-    room := least(in_n, l.max_running - running_in_lane(l.name));
-    IF room <= 0 THEN RETURN; END IF;
-    BEGIN
-      WITH picked AS MATERIALIZED (
-        SELECT walk.id FROM (
-          SELECT j.id FROM job j WHERE j.state = 'pending' AND j.lane = l.name
-           ORDER BY j.priority DESC, j.turn, j.id LIMIT 100 FOR NO KEY UPDATE OF j SKIP LOCKED) walk
-         LIMIT room
-      ), claimed AS (
-        UPDATE job j
-           SET state = 'claimed', attempts = j.attempts + 1, claim_no = j.claim_no + 1, claim_token = gen_random_uuid(),
-               claimed_by = in_runner, claimed_host = in_host, claimed_at = clock_timestamp(),
-               claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
-         WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked p))
-        RETURNING j.id, j.repository_id, j.claim_no, j.claim_token, j.attempts, j.claimed_at, j.claim_expires_at, j.priority, j.turn
-      ), begun AS (
-        INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
-        SELECT t.id, t.repository_id, t.claim_no, t.claim_token, t.attempts, l.name, in_runner, in_host, t.claimed_at FROM claimed t
-        RETURNING attempt.id, attempt.job_id, attempt.uid
-      ), told AS (
-        INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
-        SELECT t.id, 'runner ' || in_runner, 'claim', 'pending', 'claimed', jsonb_build_object('claim_no', t.claim_no, 'host', in_host)
-          FROM claimed t
-      )
-      SELECT array_agg(ROW(t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts,
-                           extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
-                           d.kind, d.max_attempts, d.given_back, d.request_id, d.rerun_of,
-                           d.lease_s, d.run_timeout_s, d.stall_timeout_s, d.backoff_base_s, d.backoff_cap_s,
-                           d.forge, d.owner, d.name, d.forge_repo_id, d.default_branch, d.clone_url,
-                           d.number, d.url, d.approved_title, d.approved_body)::claim_given ORDER BY t.priority DESC, t.turn, t.id)
-        INTO got
-        FROM claimed t JOIN begun b ON b.job_id = t.id JOIN claim_details d ON d.job_id = t.id;
-      IF got IS NULL THEN RETURN; END IF;
-      PERFORM pg_advisory_xact_lock(lane_latch(l.name));
-      IF running_in_lane(l.name) > l.max_running THEN
-        RAISE EXCEPTION 'lane % is full', l.name USING ERRCODE = 'TL001';
-      END IF;
-      RETURN QUERY SELECT * FROM unnest(got);
-      RETURN;
-    EXCEPTION WHEN SQLSTATE 'TL001' THEN
-      NULL;  -- others were first: what is written and the latch are gone, look again
-    END;
-  END LOOP;
+  RETURN QUERY
+  WITH picked AS MATERIALIZED (
+    SELECT walk.id FROM (
+      SELECT j.id FROM job j WHERE j.state = 'pending' AND j.lane = l.name
+       ORDER BY j.priority DESC, j.turn, j.id LIMIT 100 FOR NO KEY UPDATE OF j SKIP LOCKED) walk
+     LIMIT room
+  ), claimed AS (
+    UPDATE job j
+       SET state = 'claimed', attempts = j.attempts + 1, claim_no = j.claim_no + 1, claim_token = gen_random_uuid(),
+           claimed_by = in_runner, claimed_host = in_host, claimed_at = clock_timestamp(),
+           claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
+     WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked p))
+    RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts, j.given_back,
+              j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn
+  ), begun AS (
+    INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
+    SELECT t.id, t.repository_id, t.claim_no, t.claim_token, t.attempts, l.name, in_runner, in_host, t.claimed_at FROM claimed t
+    RETURNING attempt.id, attempt.job_id, attempt.uid
+  ), told AS (
+    INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
+    SELECT t.id, 'runner ' || in_runner, 'claim', 'pending', 'claimed', jsonb_build_object('claim_no', t.claim_no, 'host', in_host)
+      FROM claimed t
+  )
+  SELECT t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts, extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
+         t.kind, t.max_attempts, t.given_back, t.request_id, t.rerun_of,
+         l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
+         r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url, i.number, i.url, i.approved_title, i.approved_body
+    FROM claimed t
+    JOIN begun b ON b.job_id = t.id JOIN repository r ON r.id = t.repository_id JOIN issue i ON i.id = t.issue_id
+   ORDER BY t.priority DESC, t.turn, t.id;
 END $$;
 
 -- The claim of a lane in which something is counted: a limit, or a probe. Called by CLAIM in store/claim.py.
@@ -299,22 +276,7 @@ DECLARE
 BEGIN
   -- Before anything is read, so that the barrier waits for this claim or this claim sees the hold.
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
-  -- The two ways to count take their locks in different orders, so they never run at one time: whoever counts more than
-  -- the lane has the mode alone. Read again under it, since it may have changed while we waited.
-  SELECT * INTO l FROM lane WHERE name = in_lane;
-  IF l.max_running IS NOT NULL AND NOT l.repository_limits AND NOT l.probing THEN
-    PERFORM pg_advisory_xact_lock_shared(lane_mode(in_lane));
-    SELECT * INTO l FROM lane WHERE name = in_lane;
-    IF l.max_running IS NOT NULL AND NOT l.repository_limits AND NOT l.probing THEN
-      IF l.configured AND NOT EXISTS (SELECT FROM lane_hold h WHERE h.lane = in_lane AND h.host IN ('', in_host)) THEN
-        RETURN QUERY SELECT * FROM claim_limited(l, in_n, in_runner, in_host);
-      END IF;
-    ELSE
-      RETURN NEXT NULL::claim_given;
-    END IF;
-    RETURN;
-  END IF;
-  PERFORM pg_advisory_xact_lock(lane_mode(in_lane)), pg_advisory_xact_lock(lane_latch(in_lane));
+  PERFORM pg_advisory_xact_lock(lane_latch(in_lane));
   SELECT * INTO l FROM lane WHERE name = in_lane;
   IF NOT FOUND OR NOT l.configured OR EXISTS (SELECT FROM lane_hold h WHERE h.lane = in_lane AND h.host IN ('', in_host)) THEN
     RETURN;
@@ -327,6 +289,10 @@ BEGIN
   IF l.max_running IS NOT NULL THEN
     counted := running_in_lane(in_lane);
     room := least(room, l.max_running - counted);
+  END IF;
+  IF room > 0 AND NOT l.probing AND NOT l.repository_limits THEN
+    RETURN QUERY SELECT * FROM claim_room(l, room, in_runner, in_host);
+    RETURN;
   END IF;
 
   WHILE given < room LOOP

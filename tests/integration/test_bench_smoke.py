@@ -39,18 +39,20 @@ def test_every_measure_gives_its_rounds(figures: Figures) -> None:
         assert min(figure.samples) > 0 or figure.unit == "ms"
     assert figures.histories() == [0, TINY.history]
     subjects = [figure.subject for figure in figures.all()]
-    assert (subjects.count(BARE), subjects.count(OURS)) == (2 * 3, 2 * 14)
+    assert (subjects.count(BARE), subjects.count(OURS)) == (2 * 3, 2 * 15)
 
 
 def test_the_ratios_to_the_bare_limit_are_there(figures: Figures) -> None:
-    """Open and limited lane, at both sizes of history; and every figure of ours that is promised was measured."""
-    promised = {key for promise in PROMISES for subject, key in (promise.over, promise.under) if subject == OURS}
+    """Open and limited lane and the held snapshot, at both sizes of history; and every figure of ours that is promised was measured."""
+    promised = {key for promise in PROMISES for subject, key in promise.figures if subject == OURS}
     assert promised <= {figure.key for figure in figures.all() if figure.subject == OURS}
     assert [(ratio.promise.over[1], ratio.history) for ratio in ratios(figures)] == [
         ("open 16", 0),
         ("limited 16", 0),
+        ("held", 0),
         ("open 16", TINY.history),
         ("limited 16", TINY.history),
+        ("held", TINY.history),
     ]
 
 

@@ -117,8 +117,8 @@ def limit_counted_in_the_claim(_world: World, monkeypatch: pytest.MonkeyPatch) -
 
 
 def limit_counted_without_the_latch(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane's limit is counted after the claim, as it should be, but beside others that count as well."""
-    world.run(rewrite(world.watch, "claim_limited", ("PERFORM pg_advisory_xact_lock(lane_latch(l.name));", "")))
+    """A lane's limit is counted before the claim, as it should be, but beside others that count as well."""
+    world.run(rewrite(world.watch, "claim_counted", ("PERFORM pg_advisory_xact_lock(lane_latch(in_lane));", "")))
 
 
 @pytest.mark.long

@@ -393,11 +393,7 @@ class StoreMachine(RuleBasedStateMachine):
     async def _claim(self, lane: str, host: str, n: int) -> list[Job]:
         model, counted = self.model, self.model.counted(lane)
         repos = [f"repo:{job.issue.repo}" for job in model.queue(lane)] if counted else []
-        # Who counts only the lane looks first, and takes the latch last: nothing to take, nothing to wait for.
-        alone = (
-            counted and not model.lanes[lane].probing and not any(limit is not None for limit in model.limits.values())
-        )
-        blocked = counted and not self.free(f"latch:{lane}") and not (alone and model.first(lane, host) is None)
+        blocked = counted and not self.free(f"latch:{lane}")
         if not blocked and not self.free(*repos, *([f"lane:{lane}"] if model.lanes[lane].probing else [])):
             return []
         queue, room, first = model.queue(lane), model.room(lane, host, n), model.first(lane, host)

@@ -105,7 +105,7 @@ def test_ratios_need_both_figures_at_the_same_history(figures: Figures) -> None:
 def test_what_is_promised_of_a_rival_is_measured(rival: str) -> None:
     """A promise about a figure that nobody measures is never judged; by the text, as rivals need not be installed."""
     text = (Path(__file__).parents[2] / "bench" / f"by_{rival}.py").read_text()
-    keys = {key for promise in PROMISES for subject, key in (promise.over, promise.under) if subject == rival}
+    keys = {key for promise in PROMISES for subject, key in promise.figures if subject == rival}
     assert keys
     assert [key for key in keys if f'"{key}"' not in text] == []
 
