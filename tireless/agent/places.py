@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import AsyncIterator
@@ -186,7 +187,7 @@ class Places:
 
     async def remove(self, key: str) -> None:
         """Remove a run's directories; gone already is as good. Verified: WorkspaceError if anything is left."""
-        await asyncio.to_thread(self._remove, self._run(key))
+        await asyncio.to_thread(self._remove_aside, self._run(key))
 
     def has_run(self, key: str) -> bool:
         """Is there a run of this key on disk?"""
@@ -244,21 +245,26 @@ class Places:
         return self.root / "runs" / _checked(key)
 
     def _remove_aside(self, path: Path) -> None:
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        """Out of the way at once, then removed: nobody meets half of it, or its lock without it, meanwhile."""
+        self._check_removal(path)
+        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            path.rename(aside)  # at once: a removal that breaks off must not leave half a repository
-            os.utime(aside)  # not litter yet
+            path.rename(aside)
+            os.utime(aside, follow_symlinks=False)  # not litter yet
         except FileNotFoundError:
             return
         except OSError as error:
             raise WorkspaceError(f"could not remove {path}: {error}; remove it by hand") from error
         self._remove(aside)
 
-    def _remove(self, path: Path) -> None:
+    def _check_removal(self, path: Path) -> None:
         for part in (self.root, path.parent):
             self._plain(part)
         if not (self.root / _MARK).is_file():
             raise WorkspaceError(f"refused to remove {path}: {self.root} does not carry our mark {_MARK}")
+
+    def _remove(self, path: Path) -> None:
+        self._check_removal(path)
         try:
             if stat.S_ISDIR(os.lstat(path).st_mode):
                 _remove_tree(path)
