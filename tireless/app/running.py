@@ -41,10 +41,7 @@ def build_runner(
     commands = lane_commands(settings, lanes)
     places = Places(settings.runner_root)
     places.open(shared=any(command.run_as is not None for command in commands.values()))
-    environ = dict(os.environ)
-    if authority := _certificate_authority(settings):
-        environ["GIT_SSL_CAINFO"] = authority
-    spaces = Workspaces(places, Git(redactor=redactor, environ=environ))
+    spaces = Workspaces(places, Git(redactor=redactor, environ=git_environment(settings)))
     room = AgentRoom(spaces, redactor=redactor, environ=os.environ)
     leases = Leases(renewals, margin_s=settings.runner.lease_margin.total_seconds())
     return Runner(
@@ -145,6 +142,12 @@ def credentials(settings: Settings) -> Mapping[str, Credential]:
         for name, section in settings.forges.items()
         if section.git_token
     }
+
+
+def git_environment(settings: Settings) -> Mapping[str, str]:
+    """Our environment, of which git takes little, with the forge's certificate authority. ConfigError for two."""
+    authority = _certificate_authority(settings)
+    return {**os.environ, "GIT_SSL_CAINFO": authority} if authority else os.environ
 
 
 def _certificate_authority(settings: Settings) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from tireless.agent.places import Places
 from tireless.agent.retention import Item, survey
 from tireless.agent.upkeep import Act, Upkeep
 from tireless.agent.workspace import Workspaces
-from tireless.app.running import retention
+from tireless.app.running import git_environment, retention
 from tireless.config import Settings
 from tireless.redact import Redactor
 
@@ -45,5 +44,5 @@ def _upkeep(settings: Settings, redactor: Redactor) -> Upkeep | None:
     places = Places(settings.runner_root)
     if not places.look():
         return None
-    spaces = Workspaces(places, Git(redactor=redactor, environ=os.environ))
+    spaces = Workspaces(places, Git(redactor=redactor, environ=git_environment(settings)))
     return Upkeep(spaces, redactor, retention(settings))

@@ -32,6 +32,7 @@ COMMANDS = {
     "stats": "overview:stats",
     "events": "overview:events",
     "workspaces": "workspaces:workspaces",
+    "exec": "trying:exec_command",
 }
 
 
