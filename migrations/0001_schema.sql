@@ -445,6 +445,8 @@ CREATE TABLE mirror (
   CONSTRAINT mirror_take_is_whole CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3))
 );
 CREATE INDEX mirror_due ON mirror (not_before, issue_id) WHERE changed > told;
+-- Fought over and left alone: few, tried again after an hour.
+CREATE INDEX mirror_contested ON mirror (told_at) WHERE contested;
 
 -- Runner processes that showed themselves; for people only, no claim depends on it.
 CREATE TABLE runner (

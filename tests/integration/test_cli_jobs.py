@@ -69,6 +69,12 @@ async def test_titles_cannot_steer_the_terminal(desk: Desk, conn: Connection) ->
 async def test_what_does_not_exist_is_told_with_4(desk: Desk, conn: Connection) -> None:
     """Unknown jobs, lanes and issues: exit 4, a sentence, the command that lists them, no traceback."""
     await rows.lane(conn)
+    for told, text in (
+        (["jobs", "ls", "--all"], "no job was made yet"),
+        (["jobs", "ls", "--lane", rows.LANE], "no job"),
+    ):
+        said = await desk(*told)
+        assert (said.code, text in said.out) == (0, True)
     commands: list[list[str | int]] = [
         ["jobs", "show", 99],
         ["jobs", "logs", 99],
@@ -79,10 +85,12 @@ async def test_what_does_not_exist_is_told_with_4(desk: Desk, conn: Connection) 
         ["lanes", "hold", "nope", "--reason", "x"],
         ["lanes", "release", "nope"],
         ["events", "--job", 99],
+        ["jobs", "ls", "--lane", "nope"],
+        ["jobs", "ls", "--all", "--repository", "acme/nope"],
     ]
     for said, words in zip(await asyncio.gather(*(desk(*words) for words in commands)), commands, strict=True):
         assert said.code == 4, (words, said)
-        assert "tireless jobs ls" in said.err or "tireless lanes ls" in said.err, words
+        assert any(f"tireless {each} ls" in said.err for each in ("jobs", "lanes", "repos")), words
         assert "Traceback" not in said.err
 
 

@@ -280,6 +280,7 @@ async def test_a_job_that_ended_says_how_to_ask_again(conn: Connection) -> None:
     await rows.change(conn, "issue", made.issue_id, asked=True)
     found = await explained(conn, made.number)
     assert failed(found) == ["answered", "ended"]
+    assert "by a job that ended" in found.gates[[gate.gate.code for gate in found.gates].index("answered")].sentence
     assert found.first is not None
     assert "tireless/go" in found.first.next_step
     assert found.state == "delivered"

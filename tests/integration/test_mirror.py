@@ -269,6 +269,27 @@ async def test_a_fight_over_a_label_is_given_up_for_an_hour(both: Both) -> None:
     assert not (await both.mirror_row(made.issue_id))["contested"]
 
 
+async def test_a_fight_is_taken_up_again_after_an_hour(both: Both) -> None:
+    """Also where the job has ended and nobody touches the issue any more: the last word is the row's."""
+    made, number = await queued(both)
+    await rows.change(both.conn, "job", made.job_id, state="failed", reason="rejected", finished_at=datetime.now(UTC))
+    await drain(both.mirror().tick)
+    for _ in range(7):
+        await both.stage.alice.add_labels(both.repo.path, number, both.labels["tireless/status/running"])
+        await store.status_seen(both.conn, made.issue_id, ["running"])
+        await drain(both.mirror().tick)
+    assert (await both.mirror_row(made.issue_id))["contested"]
+    await drain(both.mirror().tick)
+    assert (await shown(both, number))[0] == ["tireless/status/running"]
+    await both.conn.execute(
+        "UPDATE mirror SET repairs_since = repairs_since - interval '61 minutes',"
+        " told_at = told_at - interval '61 minutes'"
+    )
+    await drain(both.mirror().tick)
+    assert (await shown(both, number))[0] == ["tireless/status/failed"]
+    assert not (await both.mirror_row(made.issue_id))["contested"]
+
+
 async def test_what_was_told_long_ago_is_compared_again(both: Both) -> None:
     """Issues with a live job come up by themselves, so that a deleted comment comes back without anybody's word."""
     _, number = await queued(both)

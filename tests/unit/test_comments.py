@@ -128,6 +128,9 @@ def test_what_a_job_left_is_linked() -> None:
         in comment
     )
     assert "- `paint` (plan, after `schema`): not created yet, Paint" in comment
+    opting = "on each of its issues that does not run by itself, put on `tireless/go`"
+    assert opting not in comment
+    assert opting in tell(replace(plan, children=(replace(children[0], ended_reason=None),)), VOICE).comment
     assert not REFERENCE.search(comment + pull)
 
 

@@ -15,6 +15,7 @@ from tireless.errors import NotKnown
 from tireless.store import inspect
 from tireless.store.db import Connection
 from tireless.store.inspect import AttemptRow, EventRow, JobDetail, JobRow
+from tireless.store.lanes import lane_rows
 
 _FOLLOW_S = 1.0
 _CUT = "\n[… left out …]\n"
@@ -50,7 +51,9 @@ def ls(
     wanted = list(states) or ([] if every or ref else LIVE)
     found = run(_jobs(frame, wanted, lane, path, ref, limit))
     head = ("JOB", "ISSUE", "KIND", "LANE", "STATE", "REASON", "ATTEMPT", "TITLE")
-    empty = "no such job" if every or ref or states else "no job lives; `--all` shows ended ones as well"
+    empty = "no such job" if ref or states or lane or path else "no job was made yet"
+    if not (every or ref or states):
+        empty = "no job lives; `--all` shows ended ones as well"
     frame.show({"jobs": found}, lambda: table(head, map(_line, found), empty=empty))
 
 
@@ -65,7 +68,19 @@ async def _jobs(
         _, owner, name, number = issue(ref)
         repo = f"{owner}/{name}"
     async with database(frame) as conn:
-        return await inspect.job_rows(conn, states=states, lane=lane, repo=repo, number=number, limit=limit)
+        found = await inspect.job_rows(conn, states=states, lane=lane, repo=repo, number=number, limit=limit)
+        if not found:
+            await _demand_known(conn, lane, repo)
+        return found
+
+
+async def _demand_known(conn: Connection, lane: str | None, repo: str | None) -> None:
+    """No job of what is not there is another answer than no job. NotKnown."""
+    if lane is not None and lane not in {row.name for row in await lane_rows(conn)}:
+        raise NotKnown(f"there is no lane {lane}: see `tireless lanes ls`")
+    known = await inspect.repository_rows(conn, all_known=True) if repo is not None else []
+    if repo is not None and repo.casefold() not in {row.repo.casefold() for row in known}:
+        raise NotKnown(f"{repo} is not known here: see `tireless repos ls`")
 
 
 def _line(job: JobRow) -> tuple[object, ...]:

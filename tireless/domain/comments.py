@@ -195,7 +195,7 @@ def _says(picture: Picture, job: JobPicture, voice: Voice) -> tuple[str, str, st
             return _publishing(job, voice), "", None
         case State.DELIVERED:
             sentence, quoted = _delivered(picture, job)
-            return sentence, again if job.pull_request is None else f"review the pull request. {again}", quoted
+            return sentence, f"{_after_delivery(picture, job, voice)}{again}", quoted
         case State.FAILED:
             sentence, quoted = _failed(job)
             return sentence, again, quoted
@@ -203,6 +203,17 @@ def _says(picture: Picture, job: JobPicture, voice: Voice) -> tuple[str, str, st
             return _cancelled(job), again, None
         case _:
             assert_never(job.state)
+
+
+def _after_delivery(picture: Picture, job: JobPicture, voice: Voice) -> str:
+    """What a person can do with what was delivered, before he asks for more."""
+    if job.pull_request is not None:
+        return "review the pull request. "
+    waiting = any(child.number is not None and child.ended_reason is None for child in picture.children)
+    if job.kind is Kind.IMPLEMENT or not waiting:
+        return ""
+    step = triage_sentence("is_child_waiting", {}, voice.scheme)[1]
+    return f"on each of its issues that does not run by itself, {step} "
 
 
 def _pending(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
@@ -290,19 +301,17 @@ def _failed(job: JobPicture) -> tuple[str, str | None]:
 
 
 def _cancelled(job: JobPicture) -> str:
-    match job.reason:
-        case Cancelled.CLOSED:
-            return "Called off: the issue was closed."
-        case Cancelled.UNLABELLED:
-            return "Called off: the label that asked for it was taken off."
-        case Cancelled.GONE:
-            return "Called off: the issue was deleted."
-        case Cancelled.KIND_CHANGED:
-            return "Called off: another kind of work is asked for now."
-        case Cancelled.OPERATOR:
-            return "Called off by an operator."
-        case _:
-            return f"Called off: `{job.reason}`."
+    said = _CALLED_OFF.get(job.reason or "")
+    return f"Called off{said}." if said else f"Called off: `{job.reason}`."
+
+
+_CALLED_OFF: Mapping[str, str] = {
+    Cancelled.CLOSED: ": the issue was closed",
+    Cancelled.UNLABELLED: ": the label that asked for it was taken off",
+    Cancelled.GONE: ": the issue was deleted",
+    Cancelled.KIND_CHANGED: ": another kind of work is asked for now",
+    Cancelled.OPERATOR: " by an operator",
+}
 
 
 def _results(picture: Picture, job: JobPicture, voice: Voice) -> list[str]:

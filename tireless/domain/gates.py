@@ -237,7 +237,12 @@ _SAYINGS: Mapping[str, _Say] = {
         "configure a lane for this kind, or a default lane.",
     ),
     "absorbed": _absorbed,
-    "answered": _fixed("What was asked has been answered by a job that ended.", "to ask again, {again}."),
+    "answered": lambda said, scheme: (
+        "What was asked has been answered before, by a job of which nothing is kept here any more."
+        if said.get("unknown")
+        else "What was asked has been answered by a job that ended.",
+        f"to ask again, {_again(scheme)}.",
+    ),
     "ended": _fixed("The job has ended and stays so.", "to ask again, {again}."),
     "needs_input": _fixed("The agent wants an answer.", "answer in a comment."),
     "needs_approval": _fixed(

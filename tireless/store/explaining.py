@@ -139,7 +139,7 @@ def _failing(place: DictRow | None, issue: DictRow | None, job: DictRow | None, 
     elif not issue["asked"] and job is None:
         failing["not_asked"] = {}
     else:
-        failing["answered"] = {}
+        failing["answered"] = {} if job is not None else {"unknown": True}
     if job is not None:
         failing["ended"] = {"job": job["id"], "state": job["state"], "reason": job["reason"]}
     return failing

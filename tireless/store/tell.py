@@ -318,13 +318,23 @@ WITH old AS MATERIALIZED (  -- from the live jobs, few beside all that was ever 
    WHERE j.state IN ('pending', 'waiting', 'claimed', 'publishing')
      AND m.changed = m.told AND m.told_at < clock_timestamp() - make_interval(secs => %(after_s)s)
    LIMIT %(limit)s
-   FOR NO KEY UPDATE OF m SKIP LOCKED)
-UPDATE mirror m SET changed = m.changed + 1 FROM old WHERE m.issue_id = old.issue_id
+   FOR NO KEY UPDATE OF m SKIP LOCKED
+), contested AS MATERIALIZED (  -- left alone an hour ago, whether or not its job lives
+  SELECT m.issue_id FROM mirror m
+   WHERE m.contested AND m.changed = m.told AND m.told_at < clock_timestamp() - interval '1 hour'
+   LIMIT %(limit)s
+   FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE mirror m SET changed = m.changed + 1
+ WHERE m.issue_id IN (SELECT issue_id FROM old UNION SELECT issue_id FROM contested)
 """
 
 
 async def recheck(conn: Connection, *, after_s: float, limit: int = 100) -> int:
-    """Make issues with a live job due that were last compared with the forge `after_s` seconds ago; how many."""
+    """Make issues with a live job due that were last compared with the forge `after_s` seconds ago; how many.
+
+    Those that somebody fought over are tried again after an hour.
+    """
     with translate("looking for issues to compare with the forge again"):
         return (await conn.execute(RECHECK, {"after_s": after_s, "limit": limit})).rowcount
 
