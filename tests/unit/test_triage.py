@@ -486,3 +486,12 @@ def test_a_case_that_was_not_judged_says_only_what_the_labels_say() -> None:
     said = decide(History().snapshot, None, Standing(), scheme=SCHEME, lanes=LANES)
     assert said == Triage(Ignore())
     assert Asked().proper is False
+
+
+def test_a_mode_label_that_was_renamed_keeps_nothing_else_from_counting() -> None:
+    """The kind stands as it was asked for; lane, priority and hold go on following their labels."""
+    history = opted()
+    assert judged(history, job()).decision == Ignore()
+    history.add(BOB, "tireless/agent:spare")
+    history.add(BOB, "tireless/priority/high")
+    assert judged(history, job()).decision == Refresh(Route(Kind.IMPLEMENT, "spare", 1, False))

@@ -63,10 +63,11 @@ def decide(
 def _with_job(job: LiveJob, asked: Asked, standing: Standing, *, on: LabelView, lanes: Sequence[Lane]) -> Triage:
     if asked.ended:
         return Triage(_stop(job, Cancelled.UNLABELLED), asked.code, _why(asked, on), asked.proper)
-    wanted = _route(asked, standing, lanes)
-    if wanted is None:
-        # No mode that counts is left, but nobody took it away: what was asked for stands.
-        wanted = Route(job.kind, job.lane, job.priority, asked.hold)
+    stands = asked
+    if not asked.view.kinds:
+        # No mode that counts is left (its label was renamed), but nobody took it away: what was asked for stands.
+        stands = replace(asked, view=replace(asked.view, kinds=(job.kind,)))
+    wanted = _route(stands, standing, lanes) or Route(job.kind, job.lane, job.priority, asked.hold)
     wanted = _steered(wanted, job, standing, on)
     said = Triage(Ignore(), None, _warnings(asked, on, wanted, lanes), asked=True)
     if not asked.approved and job.state in (State.PENDING, State.WAITING):
