@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -20,11 +21,14 @@ from tireless.domain.outcome import Evidence
 from tireless.errors import WorkspaceError
 from tireless.redact import MASK, Redactor
 
+BRANCH = "tireless/7-make-it-shine.0123abcd"
 REQUEST = "main/ada/lamp#7 label 12"
 
 
 class Desk:
     """One prepared run and the means to look at what was collected from it."""
+
+    remote: Remote
 
     def __init__(self, space: Workspace, spaces: Workspaces) -> None:
         self.space = space
@@ -68,7 +72,9 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         places.open(shared=True)
         spaces = Workspaces(places, Git(redactor=Redactor([TOKEN]), environ=os.environ))
         remote = Remote(f"{server.url}/lamp.git", Credential(USER, TOKEN))
-        yield Desk(await spaces.prepare("1.0123abcd", remote, repository="main-1", base_branch="main"), spaces)
+        desk = Desk(await spaces.prepare("1.0123abcd", remote, repository="main-1", base_branch="main"), spaces)
+        desk.remote = remote
+        yield desk
 
 
 async def test_untouched_tree_is_no_evidence(desk: Desk) -> None:
@@ -188,12 +194,38 @@ async def test_index_lock_left_behind_is_no_obstacle(desk: Desk) -> None:
     assert (await desk.collect()).commit
 
 
-PAYLOADS = ["fsmonitor", "filter", "hooks", "insteadOf", "promisor", "askpass", "alternateRefs", "packHook", "include"]
+PAYLOADS = [
+    *(
+        "fsmonitor",
+        "filter",
+        "hooks",
+        "hooksDirectory",
+        "insteadOf",
+        "promisor",
+        "askpass",
+        "alternateRefs",
+        "packHook",
+    ),
+    *(
+        "include",
+        "includeIf",
+        "proxy",
+        "sshCommand",
+        "alternates",
+        "drivers",
+        "worktree",
+        "worktreeConfig",
+        "submodule",
+    ),
+    *("programs", "replace", "grafts"),
+]
+UNREADABLE = {"promisor", "submodule"}
+"""What makes the objects unfit to be taken: one is missing, or fsck refuses it."""
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 async def test_planted_configuration_is_not_obeyed(desk: Desk, tmp_path: Path, payload: str) -> None:
-    """Whatever `.git/config` of the tree says, no command of the agent's runs, and the work arrives."""
+    """Whatever the agent planted, no command of his runs while its work is taken, saved and pushed; and it arrives."""
     trap = tmp_path / "trap"
     sprung = tmp_path / "sprung"
     trap.write_text(f"#!/bin/sh\ntouch {sprung}\ncat 2>/dev/null\n")
@@ -202,11 +234,51 @@ async def test_planted_configuration_is_not_obeyed(desk: Desk, tmp_path: Path, p
     (desk.tree / "b").write_text("2")
     plant(desk, payload, trap)
     evidence = await desk.collect()
-    assert not sprung.exists()
-    if payload != "promisor":
-        assert {"a", "b"} <= set(desk.files(evidence.commit))
+    if payload in UNREADABLE:
+        assert evidence.unreadable
     else:
-        assert evidence.unreadable  # the object that only the promisor has is missing
+        assert {"a", "b"} <= set(desk.files(evidence.commit))
+        assert desk.content(evidence.commit, "b") == "2"
+        assert evidence.commit is not None
+        await desk.spaces.save(desk.space, evidence.commit)
+        assert await desk.spaces.push(desk.space, desk.remote, commit=evidence.commit, branch=BRANCH)
+    await desk.spaces.prepare("2.0123abcd", desk.remote, repository="main-1", base_branch="main")
+    assert not sprung.exists()
+    assert TOKEN.encode() not in b"".join(path.read_bytes() for path in desk.tree.rglob("*") if path.is_file())
+
+
+OBEDIENT = {
+    "fsmonitor": ["status"],
+    "filter": ["add", "b"],
+    "hooks": ["checkout", "-q", "-b", "x"],
+    "hooksDirectory": ["checkout", "-q", "-b", "x"],
+    "insteadOf": ["-c", "protocol.ext.allow=always", "ls-remote", "/x"],
+    "include": ["status"],
+    "includeIf": ["status"],
+    "proxy": ["ls-remote", "git://127.0.0.1/x"],
+    "sshCommand": ["ls-remote", "ssh://127.0.0.1/x"],
+    "drivers": ["diff", "--ext-diff", "HEAD~1"],
+    "worktreeConfig": ["status"],
+    "programs": ["commit", "-q", "--allow-empty", "-m", "x"],
+    "alternateRefs": ["fetch", "-q", "."],
+}
+"""A command of plain git that walks into the trap: the traps are sharp."""
+
+
+@pytest.mark.parametrize("payload", OBEDIENT)
+async def test_traps_are_sharp(desk: Desk, tmp_path: Path, payload: str) -> None:
+    """A git that obeys the tree's configuration runs the agent's command: what we do above is not safe by chance."""
+    trap, sprung = tmp_path / "trap", tmp_path / "sprung"
+    trap.write_text(f"#!/bin/sh\ntouch {sprung}\nexit 1\n")
+    trap.chmod(0o755)
+    desk.commit("a", "1", "Work")
+    (desk.tree / "b").write_text("2")
+    if payload == "alternateRefs":
+        plain_git(tmp_path, "clone", "-q", "--bare", str(desk.tree), "lent.git")
+        (desk.tree / ".git" / "objects" / "info" / "alternates").write_text(f"{tmp_path}/lent.git/objects\n")
+    plant(desk, payload, trap)
+    subprocess.run(["git", *OBEDIENT[payload]], cwd=desk.tree, capture_output=True, stdin=subprocess.DEVNULL)
+    assert sprung.exists()
 
 
 def plant(desk: Desk, payload: str, trap: Path) -> None:
@@ -215,7 +287,7 @@ def plant(desk: Desk, payload: str, trap: Path) -> None:
         "fsmonitor": [("core.fsmonitor", str(trap))],
         "filter": [("filter.evil.clean", str(trap)), ("filter.evil.process", str(trap))],
         "hooks": [("core.hooksPath", str(trap.parent / "hooks"))],
-        "insteadOf": [(f"url.ext::sh -c {trap}.insteadOf", "/")],
+        "insteadOf": [(f"url.ext::{trap} .insteadOf", "/")],
         "promisor": [
             ("extensions.partialClone", "evil"),
             ("remote.evil.url", str(desk.tree)),
@@ -226,7 +298,24 @@ def plant(desk: Desk, payload: str, trap: Path) -> None:
         "alternateRefs": [("core.alternateRefsCommand", str(trap))],
         "packHook": [("uploadpack.packObjectsHook", str(trap))],
         "include": [("include.path", str(trap.parent / "more"))],
-    }[payload]
+        "includeIf": [("includeIf.gitdir:/.path", str(trap.parent / "more"))],
+        "proxy": [("core.gitProxy", str(trap)), ("http.proxy", "http://127.0.0.1:9"), ("http.sslVerify", "false")],
+        "sshCommand": [("core.sshCommand", str(trap)), ("ssh.variant", "simple")],
+        "drivers": [
+            ("diff.evil.textconv", str(trap)),
+            ("diff.evil.command", str(trap)),
+            ("merge.evil.driver", str(trap)),
+            ("diff.external", str(trap)),
+        ],
+        "worktree": [("core.worktree", "/etc")],
+        "worktreeConfig": [("extensions.worktreeConfig", "true")],
+        "submodule": [("submodule.x.update", f"!{trap}"), ("submodule.recurse", "true")],
+        "programs": [
+            *(("core.editor", str(trap)), ("core.pager", str(trap)), ("sequence.editor", str(trap))),
+            *(("gpg.program", str(trap)), ("commit.gpgSign", "true"), ("trailer.x.command", str(trap))),
+            *(("gc.auto", "1"), ("alias.upload-pack", f"!{trap}"), ("uploadarchive.x", str(trap))),
+        ],
+    }.get(payload, [])
     for name, value in config:
         desk.git("config", name, value)
     if payload == "filter":
@@ -239,8 +328,58 @@ def plant(desk: Desk, payload: str, trap: Path) -> None:
     if payload == "promisor":
         blob = desk.git("rev-parse", "HEAD:a")
         (desk.tree / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    if payload == "include":
-        (trap.parent / "more").write_text(f"[core]\n\tfsmonitor = {trap}\n")
+    if payload in ("include", "includeIf"):
+        (trap.parent / "more").write_text(f"[core]\n\tfsmonitor = {trap}\n[uploadpack]\n\tpackObjectsHook = {trap}\n")
+    plant_files(desk, payload, trap)
+
+
+def plant_files(desk: Desk, payload: str, trap: Path) -> None:
+    """The part of a trap that is no configuration."""
+    git = desk.tree / ".git"
+    match payload:
+        case "hooksDirectory":
+            (git / "hooks").mkdir(exist_ok=True)
+            for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change", "pre-push"):
+                shutil.copy(trap, git / "hooks" / name)
+        case "alternates":
+            (git / "objects" / "info").mkdir(exist_ok=True)
+            (git / "objects" / "info" / "alternates").write_text(f"{trap.parent}\n/nonexistent\n")
+        case "drivers":
+            (desk.tree / ".gitattributes").write_text("* diff=evil merge=evil\n")
+            (git / "info").mkdir(exist_ok=True)
+            (git / "info" / "attributes").write_text("* filter=evil diff=evil ident\n")
+            for name in ("clean", "smudge", "process"):
+                desk.git("config", f"filter.evil.{name}", str(trap))
+        case "worktreeConfig":
+            (git / "config.worktree").write_text(f"[core]\n\tfsmonitor = {trap}\n\thooksPath = {trap.parent}\n")
+        case "submodule":
+            text = "".join(
+                f'[submodule "{name}"]\n\tpath = {name}\n\turl = {url}\n'
+                for name, url in (("x", f"ext::sh -c {trap}"), ("y", "-u./trap"), ("../../z", "https://host\\nevil/"))
+            )
+            (desk.tree / ".gitmodules").write_text(text)
+            for name in ("x", "y"):
+                desk.git("update-index", "--add", "--cacheinfo", f"160000,{desk.space.base_sha},{name}")
+            desk.git("add", ".gitmodules")
+            desk.git("-c", "commit.gpgSign=false", "commit", "-qm", "Odd submodules")
+        case "replace":
+            desk.git("replace", desk.git("rev-parse", "HEAD:a"), desk.git("hash-object", "-w", "README"))
+        case "grafts":
+            (git / "info").mkdir(exist_ok=True)
+            (git / "info" / "grafts").write_text(f"{desk.git('rev-parse', 'HEAD')}\n")
+
+
+async def test_odd_submodules_that_nobody_committed_start_nothing(desk: Desk, tmp_path: Path) -> None:
+    """A `.gitmodules` that was left over is a file like any other: delivered, never followed."""
+    trap, sprung = tmp_path / "trap", tmp_path / "sprung"
+    trap.write_text(f"#!/bin/sh\ntouch {sprung}\n")
+    trap.chmod(0o755)
+    text = f'[submodule "x"]\n\tpath = x\n\turl = ext::sh -c {trap}\n\tupdate = !{trap}\n'
+    (desk.tree / ".gitmodules").write_text(text)
+    (desk.tree / "x").mkdir()
+    evidence = await desk.collect()
+    assert desk.content(evidence.commit, ".gitmodules") == text.strip()
+    assert not sprung.exists()
 
 
 @pytest.mark.parametrize("tracked", [False, True])
@@ -304,6 +443,11 @@ def _git_file(tree: Path, elsewhere: Path) -> None:
     (tree / ".git").write_text(f"gitdir: {elsewhere}\n")
 
 
+def _git_linked(tree: Path, elsewhere: Path) -> None:
+    shutil.move(tree / ".git", elsewhere)
+    (tree / ".git").symlink_to(elsewhere)
+
+
 def _head_broken(tree: Path, _elsewhere: Path) -> None:
     (tree / ".git" / "HEAD").write_text("ref: refs/heads/never\n")
 
@@ -331,7 +475,7 @@ def _evil_path(tree: Path, _elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "ruin", [_gone, _linked, _replaced, _git_gone, _git_file, _head_broken, _objects_broken, _evil_path]
+    "ruin", [_gone, _linked, _replaced, _git_gone, _git_file, _git_linked, _head_broken, _objects_broken, _evil_path]
 )
 async def test_ruined_tree_is_unreadable_not_an_error(
     desk: Desk, tmp_path: Path, ruin: Callable[[Path, Path], None]
