@@ -77,12 +77,12 @@ async def open_home() -> AsyncIterator[Path]:
         shutil.rmtree(home)
 
 
-async def ask_for(place: Place, title: str, *names: str) -> int:
+async def ask_for(place: Place, title: str, *names: str, body: str = "Please do it.") -> int:
     """Alice files an issue and, well after its creation, puts labels of ours on it; its number."""
     rows = (await place.alice.api("GET", f"/repos/{REPOSITORY}/labels", page=1, limit=50)).sequence()
     present = {str(row["name"]): int(str(row["id"])) for row in rows if isinstance(row, dict)}
     ids = [present[name] if name in present else await _label(place, name) for name in names]
-    number = await place.alice.create_issue(REPOSITORY, title, "Please do it.")
+    number = await place.alice.create_issue(REPOSITORY, title, body)
     await place.forge.advance(90)
     await place.alice.add_labels(REPOSITORY, number, *ids)
     return number

@@ -131,14 +131,19 @@ class Workspaces:
         """
         _check_branch(branch)
         own = own_repository(space.home)
-        # A branch's name has words of the issue's title, and everybody on this host can read an argv: by stdin, and a
-        # pattern. Nothing else is ever below _OUT. A lease without a name, or a branch that tracks, expects nothing there.
+        # A branch's name has words of the issue's title, and everybody on this host can read an argv: it goes by stdin,
+        # and in a pattern; nothing else is ever below _OUT. A lease would put it into the argv of git's own helpers: so
+        # we look first, and without force git moves no branch but forward, of which only we know the name until now.
+        there = await self.remote_head(remote, branch)
+        if there is not None and there != commit:
+            raise GitError(f"the forge has {branch} already, on another commit ({there})", code=1)
+        if there is not None:
+            return False
         out = f"update {_OUT}{branch} {_checked_sha(commit)}\n".encode()
         await self.git.run("update-ref", "--stdin", git_dir=own, stdin=out, limit_s=_LOCAL_S)
         try:
             said = await self.git.run(
                 *("push", "--porcelain", "--no-verify", "--no-follow-tags", "--recurse-submodules=no"),
-                "--force-with-lease",
                 *("--", remote.url, f"{_OUT}*:refs/heads/*"),
                 git_dir=own,
                 remote=remote,
