@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 from tests.support import rows
 from tests.support.forges import FaultPlan
 from tests.support.ingest import GO, IMPLEMENT, LANES, RULES, Ingest
@@ -12,6 +15,7 @@ from tireless.services.poller import Poller
 from tireless.store import inspect
 from tireless.store.db import transaction
 from tireless.store.intake import Rules, sync_repositories
+from tireless.store.look import listen
 
 
 class Herd:
@@ -201,6 +205,27 @@ async def test_one_bad_repository_keeps_no_other_from_being_seen(ingest: Ingest)
     query = "SELECT r.name FROM job j JOIN repository r ON r.id = j.repository_id"
     assert [row["name"] for row in await rows.rows(ingest.conn, query)] == ["gears"]
     assert (good, len(bad)) == (2, 4)
+
+
+async def test_one_hanging_repository_holds_up_no_other(ingest: Ingest, dsn: str) -> None:
+    """While its timeline hangs, what the same search showed of another is a job already."""
+    made = await herd(ingest)
+    await made.ask("acme/cogs")
+    await made.ask("acme/gears")
+    fault = await ingest.loopback.fault(FaultPlan("GET", "cogs/issues/[0-9]+/timeline", "block"))
+    await ingest.conn.execute("UPDATE owner_poll SET poll_not_before = '-infinity' WHERE owner = 'acme'")
+    async with contextlib.aclosing(listen(dsn, ["tireless_lane"])) as heard, asyncio.timeout(20):
+        await anext(heard)
+        tick = asyncio.ensure_future(made.poller.tick())
+        await fault.reached()
+        await anext(heard)
+    assert not tick.done()
+    assert [job["number"] for job in await ingest.jobs()] == [2]
+    query = "SELECT r.name FROM job j JOIN repository r ON r.id = j.repository_id"
+    assert await rows.value(ingest.conn, query) == "gears"
+    await fault.release()
+    await tick
+    assert len(await ingest.jobs()) == 2
 
 
 async def test_a_repository_renamed_under_the_search_goes_on(ingest: Ingest) -> None:

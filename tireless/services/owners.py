@@ -6,12 +6,14 @@ every full scan. Whatever is wrong with it or with a repository, that one is pol
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tireless import log
 from tireless.domain.cursor import after_scan
+from tireless.domain.issue import Snapshot
 from tireless.domain.retry import doubling
 from tireless.domain.walk import Step, Walk
 from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, StoreError, StoreUnavailable
@@ -30,6 +32,10 @@ _log = log.get(__name__)
 MAX_PAGES = 10_000
 PROBE_PAGES = 5
 """Issues of an owner that carry one second's stamp: more than these tell nothing."""
+AT_ONCE = 3
+"""Repositories of a page that are read beside each other."""
+PART_S = 60.0
+"""How long one of them may take before it is polled by itself."""
 GIVEN_UP = 3
 """Failures of a search in a row after which each repository is polled by itself."""
 BACKOFF_CAP_S = 900.0
@@ -150,6 +156,7 @@ class _Search:
         self._rules = rules
         self._overlap = overlap
         self._walk = Walk()
+        self._gate = asyncio.Semaphore(AT_ONCE)
         self._scans: dict[int, Scan] = {}
         self._served: dict[int, RepoRow] = {}
         self.offset: timedelta | None = None
@@ -202,6 +209,7 @@ class _Search:
         raise ForgeGarbled(f"searching the issues of {self._row.owner}: there is no end to the pages")
 
     async def _take_page(self, page: OwnerPage, fresh: frozenset[int], asked_at: datetime) -> None:
+        parts = []
         for where in dict.fromkeys([*(each for each, _ in page.issues), *(each for each, _ in page.malformed)]):
             repo = self._served.get(where)
             if repo is None:
@@ -213,16 +221,31 @@ class _Search:
                 server_date=page.server_date,
                 malformed=tuple(bad for each, bad in page.malformed if each == where),
             )
-            try:
-                new = [one for one in part.issues if one.issue_id in fresh]
-                await self._scan(repo).take_page(new, part, asked_at)
-            except (ForgeError, ReplacedError) as error:
-                # Renamed, made again, hanging, refused: its own poll finds out what that means, the others go on.
-                del self._served[where]
-                async with self._pool.connection() as conn:
-                    await owners.leave(conn, [repo.id], str(error) or "another issue has the number of a known one")
-                _log.info("repository polled by itself", repository=str(repo.ref), error=str(error))
+            new = [one for one in part.issues if one.issue_id in fresh]
+            parts.append(self._take_part(repo, new, part, asked_at))
+        for error in await asyncio.gather(*parts, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _take_part(self, repo: RepoRow, new: list[Snapshot], part: IssuePage, asked_at: datetime) -> None:
+        """What a page shows of one repository. A few beside each other: one that hangs holds up no other."""
+        async with self._gate:
             await self._clock(keep=True)
+            try:
+                async with asyncio.timeout(PART_S):
+                    await self._scan(repo).take_page(new, part, asked_at)
+                return
+            except TimeoutError:
+                fault = f"its issues took longer than {PART_S:.0f} s"
+            except ReplacedError:
+                fault = "another issue has the number of a known one"
+            except ForgeError as error:
+                fault = str(error)
+        # Renamed, made again, hanging, refused: its own poll finds out what that means, the others go on.
+        self._served.pop(repo.forge_repo_id, None)
+        async with self._pool.connection() as conn:
+            await owners.leave(conn, [repo.id], fault)
+        _log.info("repository polled by itself", repository=str(repo.ref), error=fault)
 
     def _scan(self, repo: RepoRow) -> Scan:
         if repo.id not in self._scans:
