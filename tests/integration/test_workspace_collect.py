@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -518,3 +519,23 @@ async def test_tree_of_another_user_is_read_as_that_user() -> None:
         assert desk.tree.stat().st_uid == (desk.tree / ".git" / "config").stat().st_uid == 65534
         (desk.tree / "a").write_text("1")
         assert "a" in desk.files((await desk.collect()).commit)
+
+
+@pytest.mark.parametrize("where", ["new", "tracked", "directory"])
+async def test_pipes_and_sockets_hold_nothing_up(desk: Desk, where: str) -> None:
+    """A named pipe in the tree is neither read nor waited for; what else was done arrives."""
+    (desk.tree / "b").write_text("2")
+    match where:
+        case "new":
+            os.mkfifo(desk.tree / "pipe")
+        case "tracked":
+            (desk.tree / "README").unlink()
+            os.mkfifo(desk.tree / "README")
+        case _:
+            shutil.rmtree(desk.tree / "src")
+            os.mkfifo(desk.tree / "src")
+    evidence = await asyncio.wait_for(desk.collect(), 30)
+    assert evidence.commit or evidence.unreadable
+    if evidence.commit:
+        assert "b" in desk.files(evidence.commit)
+        assert "pipe" not in desk.files(evidence.commit)

@@ -46,6 +46,8 @@ class Upkeep:
         self._spaces = spaces
         self._redactor = redactor
         self._retention = retention
+        self._told: set[Path] = set()
+        """What could not be removed, and was said to: once, not with every round."""
 
     async def tidy(self, *, older_than_s: float | None = None, dry: bool = False) -> list[Act]:
         """One round. `older_than_s`: what is not in use goes at this age. `dry`: only say what would be done."""
@@ -59,7 +61,9 @@ class Upkeep:
         for act in acts:
             facts = {"kind": act.item.what.value, "key": act.item.key, "reason": act.reason}
             if act.error is not None:
-                _log.error("workspace not removed", error=act.error, **facts)
+                if act.item.path not in self._told:
+                    _log.error("workspace not removed", error=act.error, **facts)
+                self._told.add(act.item.path)
             elif not dry:
                 _log.info("workspace removed", saved=act.saved, **facts)
         return acts
