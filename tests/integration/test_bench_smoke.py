@@ -43,7 +43,7 @@ def test_every_measure_gives_its_rounds(figures: Figures) -> None:
 
 
 def test_the_ratios_to_the_bare_limit_are_there(figures: Figures) -> None:
-    """Open and limited lane and the held snapshot, at both sizes of history; and every figure of ours that is promised was measured."""
+    """Lanes and held snapshot at both sizes of history; and every figure of ours that is promised was measured."""
     promised = {key for promise in PROMISES for subject, key in promise.figures if subject == OURS}
     assert promised <= {figure.key for figure in figures.all() if figure.subject == OURS}
     assert [(ratio.promise.over[1], ratio.history) for ratio in ratios(figures)] == [

@@ -10,6 +10,7 @@ import pytest
 from tests.support import rows
 from tests.support.cli import Said, closed, inside, tireless
 from tests.support.place import REPOSITORY, Place, a_place, ask_for, config
+from tireless.cli import doctor
 from tireless.domain.labels import LabelScheme, label_specs
 from tireless.domain.routing import Lane
 from tireless.store.db import Connection
@@ -71,6 +72,24 @@ async def test_doctor_sees_what_only_the_rows_know(desk: Desk, place: Place, con
     assert ("labels_missing", "main:alice/second") in found
     assert "1 job waits in it" in found["lane_closed", "lane claude"]
     assert said.code == 6
+
+
+async def test_doctor_names_who_keeps_an_old_snapshot(
+    desk: Desk, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session idle in its transaction keeps dead rows: who, how long, and what ends it; gone, it is not told."""
+    monkeypatch.setattr(doctor, "OLD_S", -1.0)
+    async with conn.transaction():
+        pid = conn.info.backend_pid
+        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await conn.execute("SELECT 1")
+        found = {each["subject"]: each for each in (await desk("doctor", "--json")).data["findings"]}
+    held = found[f"session {conn.info.get_parameters()['application_name']}"]
+    assert (held["code"], held["level"]) == ("old_snapshot", "remark")
+    assert f"pid {pid}" in held["text"]
+    assert "idle in transaction" in held["text"]
+    assert f"SELECT pg_terminate_backend({pid})" in held["text"]
+    assert "old_snapshot" not in (await desk("doctor")).out
 
 
 async def test_repos_sync_finds_what_an_owner_made(desk: Desk, place: Place) -> None:

@@ -8,6 +8,7 @@ from tests.support import rows
 from tireless.services.sweeper import Sweeper, boot_clock
 from tireless.store import sweep
 from tireless.store.db import Connection, Pool
+from tireless.store.sweep import Retention
 
 
 class Clocks:
@@ -49,7 +50,7 @@ async def test_a_tick_does_all_that_is_due(pool: Pool, conn: Connection) -> None
     await conn.execute("ALTER TABLE job DISABLE TRIGGER USER")
     await rows.change(conn, "job", old.job_id, finished_at=await rows.value(conn, "SELECT now() - interval '91 days'"))
     await conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
-    assert await Sweeper(pool, retention_days=90).tick() is False
+    assert await Sweeper(pool).tick() is False
     assert await rows.states(conn, [made]) == ["pending"]
     assert await rows.rows(conn, "SELECT 1 FROM lane_hold") == []
     assert await rows.rows(conn, "SELECT 1 FROM job WHERE id = %(id)s", id=old.job_id) == []
@@ -104,7 +105,7 @@ async def test_no_lanes_no_leases(pool: Pool, clocks: Clocks) -> None:
 
 async def test_pruning_takes_its_time(pool: Pool, conn: Connection, clocks: Clocks) -> None:
     """Old rows are looked for at the first tick and then once in `prune_every_s`."""
-    sweeper = Sweeper(pool, retention_days=0.0, prune_every_s=3600.0, boottime=lambda: clocks.boot)
+    sweeper = Sweeper(pool, retention=Retention.all(0.0), prune_every_s=3600.0, boottime=lambda: clocks.boot)
     for passed, left in ((0.0, 0), (3599.0, 1), (2.0, 0)):
         clocks.advance(passed)
         await rows.job(conn, state="failed")

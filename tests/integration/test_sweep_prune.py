@@ -8,7 +8,7 @@ from tests.support import rows
 from tireless.store.claim import RunnerId, show_runner
 from tireless.store.db import Connection
 from tireless.store.record import append_output
-from tireless.store.sweep import prune
+from tireless.store.sweep import Retention, prune
 
 
 async def age(conn: Connection, made: rows.Made, days: int) -> None:
@@ -27,10 +27,23 @@ async def test_old_jobs_go_with_all_that_is_theirs(conn: Connection) -> None:
     for made in old:
         await age(conn, made, 91)
     await age(conn, young, 89)
-    assert await prune(conn, retention_days=90, limit=3) == 14  # each with its request
+    assert await prune(conn, retention=Retention(), limit=3) == 14  # each with its request
     assert [row["id"] for row in await rows.rows(conn, "SELECT id FROM job")] == [young.job_id]
     assert await rows.rows(conn, "SELECT 1 FROM attempt") == []
-    assert await prune(conn, retention_days=90, limit=3) == 0
+    assert await prune(conn, retention=Retention(), limit=3) == 0
+
+
+async def test_each_end_is_kept_as_long_as_it_should_be(conn: Connection) -> None:
+    """Failed jobs a year, the others a month; the kept ones that lie before them in time hide nothing, however small
+    the steps are.
+    """
+    made = [await rows.job(conn, state=state) for state in ("failed", "delivered", "cancelled") * 4]
+    for number, job in enumerate(made):
+        await age(conn, job, 300 - number if number < 6 else 20)
+    retention = Retention(delivered=30, failed=365, cancelled=30)
+    assert await prune(conn, retention=retention, limit=1) == 8  # four jobs with their requests
+    left = await rows.rows(conn, "SELECT state, count(*) AS n FROM job GROUP BY 1 ORDER BY 1")
+    assert [(row["state"], row["n"]) for row in left] == [("cancelled", 2), ("delivered", 2), ("failed", 4)]
 
 
 async def test_what_outlives_its_job(conn: Connection) -> None:
@@ -43,7 +56,7 @@ async def test_what_outlives_its_job(conn: Connection) -> None:
     await rows.insert(conn, "verdict", issue_id=made.issue_id, entry_at=now, **verdict)
     rerun = await rows.job(conn, issue_id=made.issue_id, rerun_of=made.job_id)
     await age(conn, made, 365)
-    assert await prune(conn, retention_days=90) == 2
+    assert await prune(conn, retention=Retention()) == 2
     issue = await rows.row(conn, "issue", made.issue_id)
     assert (issue["answered_event"], issue["children_done"]) == (77, 1)
     assert (await rows.row(conn, "child", child))["job_id"] is None
@@ -69,7 +82,7 @@ async def test_pruning_moves_no_job_that_ran_the_pruned_one_again(conn: Connecti
     await conn.execute("UPDATE job SET not_before = clock_timestamp() - interval '1 s' WHERE not_before IS NOT NULL")
     await conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
     await age(conn, made, 365)
-    assert await prune(conn, retention_days=90) == 2
+    assert await prune(conn, retention=Retention()) == 2
     job = await rows.row(conn, "job", rerun.job_id)
     assert (job["state"], job["reason"], job["rerun_of"]) == ("waiting", "backoff", None)
 
@@ -82,7 +95,7 @@ async def test_live_jobs_and_their_requests_stay(conn: Connection) -> None:
     ]
     await conn.execute("UPDATE request SET created_at = clock_timestamp() - interval '9 years'")
     await conn.execute("UPDATE job SET created_at = clock_timestamp() - interval '9 years'")
-    assert await prune(conn, retention_days=90) == 0
+    assert await prune(conn, retention=Retention()) == 0
     assert len(await rows.states(conn, live)) == 4
 
 
@@ -97,7 +110,7 @@ async def test_live_output_goes_a_day_after_its_attempt(conn: Connection) -> Non
         await rows.change(
             conn, "attempt", job.attempt_id, ended_at=then, outcome="failed", burned=True, output_tail="text"
         )
-    await prune(conn, retention_days=90)
+    await prune(conn, retention=Retention())
     left = await rows.rows(conn, "SELECT attempt_id FROM output_chunk ORDER BY 1")
     assert [row["attempt_id"] for row in left] == [made[0].attempt_id, made[1].attempt_id]
 
@@ -107,7 +120,7 @@ async def test_runners_unseen_for_a_day_are_forgotten(conn: Connection) -> None:
     for name in ("alive", "dead"):
         await show_runner(conn, RunnerId(name, "h", uuid4()), lanes=["a"], slots=1, version="1")
     await conn.execute("UPDATE runner SET seen_at = seen_at - interval '25 h' WHERE name = 'dead'")
-    await prune(conn, retention_days=90)
+    await prune(conn, retention=Retention())
     assert [row["name"] for row in await rows.rows(conn, "SELECT name FROM runner")] == ["alive"]
 
 

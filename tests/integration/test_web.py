@@ -167,6 +167,11 @@ async def test_metrics_count_the_rows(web: Web, conn: Connection) -> None:
     assert f'tireless_lane_held{{lane="{rows.LANE}"}} 1.0' in text
     assert 'tireless_loop_ok{loop="poller"} 1.0' in text
     assert "tireless_database_up 1.0" in text
+    async with conn.transaction():
+        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await conn.execute("SELECT 1")
+        held = (await web.client.get("/metrics")).text
+    assert 'tireless_oldest_snapshot_transactions{kind="session",name="tireless test"}' in held
     await conn.execute("DELETE FROM job WHERE id = %(id)s", {"id": made.job_id})
     await conn.execute("DELETE FROM lane_hold")
     text = (await web.client.get("/metrics")).text

@@ -575,7 +575,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert await self.call(sweep.end_holds(self.conn)) == self.model.end_holds()
             case _:
                 self.gone |= {job.id: job for job in self.model.jobs.values() if job.state not in sm.LIVE}
-                await self.call(sweep.prune(self.conn, retention_days=0.0))
+                await self.call(sweep.prune(self.conn, retention=sweep.Retention.all(0.0)))
                 self.model.prune()
 
     @act(1, alone=True, seconds=st.sampled_from([90, 500, 1100, 5000]))

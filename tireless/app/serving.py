@@ -23,6 +23,7 @@ from tireless.services.tracker import Tracker
 from tireless.store.db import Pool
 from tireless.store.intake import Rules
 from tireless.store.look import listen
+from tireless.store.sweep import Retention
 
 _log = log.get(__name__)
 
@@ -56,7 +57,9 @@ def request_timeout_s(settings: Settings) -> float:
 
 def build_sweeper(settings: Settings, pool: Pool) -> Sweeper:
     """The sweeper, with the retention configured."""
-    return Sweeper(pool, retention_days=settings.retention.finished.total_seconds() / 86_400)
+    kept = settings.retention
+    days = [(each or kept.finished).total_seconds() / 86_400 for each in (kept.delivered, kept.failed, kept.cancelled)]
+    return Sweeper(pool, retention=Retention(*days))
 
 
 def build_tracker(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -> Tracker:

@@ -18,8 +18,14 @@ from tireless.store import migrate as migrations
 from tireless.store.db import connect, shown
 from tireless.store.lanes import lane_rows
 from tireless.store.repos import tracked_repos
+from tireless.store.snapshots import HeldSnapshot, held_snapshots
 
 FAULTY = 6
+
+OLD_S = 600.0
+"""A snapshot older than this is worth a remark, in seconds: beside 20 claims a second it costs each of them a ms."""
+OLD_TRANSACTIONS = 100_000
+"""The same for slots, whose age is known in transactions only."""
 
 _MARKS = {Level.FINE: "ok    ", Level.REMARK: "remark", Level.FAULT: "FAULT "}
 
@@ -69,9 +75,10 @@ async def _rows(url: str, watched: list[RepoRef]) -> list[Finding]:
     try:
         watched += [row.ref for row in await tracked_repos(conn)]
         lanes = await lane_rows(conn)
+        snapshots = await held_snapshots(conn)
     finally:
         await conn.close()
-    found = []
+    found = [_old(each) for each in snapshots if (each.age_s or 0) > OLD_S or each.transactions > OLD_TRANSACTIONS]
     for lane in lanes:
         if not lane.configured and (jobs := lane.pending + lane.waiting):
             wait = "1 job waits" if jobs == 1 else f"{jobs} jobs wait"
@@ -81,6 +88,16 @@ async def _rows(url: str, watched: list[RepoRef]) -> list[Finding]:
             )
             found.append(Finding(Level.FAULT, "lane_closed", f"lane {lane.name}", text))
     return found
+
+
+def _old(snapshot: HeldSnapshot) -> Finding:
+    """Nothing is wrong yet, and claims get slower with every one that is made meanwhile."""
+    since = f"for {snapshot.age_s / 60:.0f} min" if snapshot.age_s is not None else "for"
+    text = (
+        f"it ({snapshot.doing}) has kept dead rows from being cleared away {since}, {snapshot.transactions:,} "
+        f"transactions; claims get slower with each: end it ({snapshot.ending}), or find out what it waits for"
+    )
+    return Finding(Level.REMARK, "old_snapshot", f"{snapshot.kind} {snapshot.name}", text)
 
 
 async def _forges(settings: Settings, wanted: list[RepoRef]) -> list[Finding]:

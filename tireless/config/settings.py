@@ -248,9 +248,12 @@ class SweepSection(Section):
 
 
 class RetentionSection(Section):
-    """How long ended jobs are kept."""
+    """How long ended jobs are kept, and where one kind of end is to be kept longer or shorter."""
 
     finished: Duration = timedelta(days=90)
+    delivered: Duration | None = None
+    failed: Duration | None = None
+    cancelled: Duration | None = None
 
 
 def _state_dir() -> Path:

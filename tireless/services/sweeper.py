@@ -36,14 +36,14 @@ class Sweeper:
         self,
         pool: Pool,
         *,
-        retention_days: float = 90.0,
+        retention: sweep.Retention | None = None,
         limit: int = 100,
         prune_every_s: float = 3600.0,
         boottime: Callable[[], float] = boot_clock,
     ) -> None:
         """`limit`: rows of one step; `boottime`: the machine's own seconds, for tests."""
         self._pool = pool
-        self._retention_days = retention_days
+        self._retention = retention or sweep.Retention()
         self._limit = limit
         self._prune_every_s = prune_every_s
         self._boottime = boottime
@@ -64,7 +64,7 @@ class Sweeper:
             }
             if self._boottime() >= self._prune_at:
                 self._prune_at = self._boottime() + self._prune_every_s  # also when it fails: leases come first
-                moved["pruned"] = await sweep.prune(conn, retention_days=self._retention_days)
+                moved["pruned"] = await sweep.prune(conn, retention=self._retention)
         if any(moved.values()):
             _log.info("swept", **{what: count for what, count in moved.items() if count})
         return False

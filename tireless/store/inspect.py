@@ -28,6 +28,7 @@ from tireless.store.inspect_places import (
     stats,
 )
 from tireless.store.lanes import HoldRow, LaneRow, lane_rows
+from tireless.store.snapshots import HeldSnapshot, held_snapshots
 
 __all__ = [
     "ALIVE_S",
@@ -35,6 +36,7 @@ __all__ = [
     "ChildOf",
     "EventRow",
     "Explanation",
+    "HeldSnapshot",
     "HoldRow",
     "IssueRow",
     "JobDetail",
@@ -49,6 +51,7 @@ __all__ = [
     "children_of",
     "event_rows",
     "explain",
+    "held_snapshots",
     "issue_rows",
     "job_detail",
     "job_rows",

@@ -6,6 +6,7 @@ a repository's. Knows nothing of kinds, agents or forges; any number of sweepers
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import LiteralString
 
 from tireless.store.db import Connection, translate
@@ -50,7 +51,12 @@ async def end_holds(conn: Connection) -> int:
 # that keep an old label from asking again.
 PRUNE_JOBS = """
 WITH old AS MATERIALIZED (
-  SELECT j.id FROM job j WHERE j.finished_at < clock_timestamp() - make_interval(secs => %(keep_s)s::float8)
+  -- The first condition is the index's, the second says how long this end is kept.
+  SELECT j.id FROM job j
+   WHERE j.finished_at < clock_timestamp() - make_interval(secs => %(keep_s)s::float8)
+     AND j.finished_at < clock_timestamp() - make_interval(secs => CASE j.state
+           WHEN 'delivered' THEN %(delivered_s)s::float8 WHEN 'failed' THEN %(failed_s)s::float8
+           ELSE %(cancelled_s)s::float8 END)
    ORDER BY j.finished_at, j.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED
 ), gone AS (
   DELETE FROM job j WHERE j.id = ANY (ARRAY(SELECT o.id FROM old o)) RETURNING 1
@@ -88,15 +94,31 @@ SELECT count(*) FROM gone
 """
 
 
-async def prune(conn: Connection, *, retention_days: float, limit: int = 1000) -> int:
-    """Delete what ended longer ago than `retention_days`, in steps of `limit`; how many jobs and requests went.
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended jobs are kept, in days, by how they ended."""
+
+    delivered: float = 90.0
+    failed: float = 90.0
+    cancelled: float = 90.0
+
+    @classmethod
+    def all(cls, days: float) -> Retention:
+        """The same for every end."""
+        return cls(days, days, days)
+
+
+async def prune(conn: Connection, *, retention: Retention, limit: int = 1000) -> int:
+    """Delete what ended longer ago than `retention` says, in steps of `limit`; how many jobs and requests went.
 
     Never an issue, nor a request that still has a job. Live output goes a day after its attempt ended, runners that
     were not seen for a day are forgotten.
     """
-    keep = {"keep_s": retention_days * 86_400.0}
-    gone = await _in_steps(conn, PRUNE_JOBS, limit, "pruning jobs", **keep)
-    gone += await _in_steps(conn, PRUNE_REQUESTS, limit, "pruning requests", **keep)
+    days = {"delivered_s": retention.delivered, "failed_s": retention.failed, "cancelled_s": retention.cancelled}
+    keep = {name: each * 86_400.0 for name, each in days.items()}
+    keep_s = min(keep.values())
+    gone = await _in_steps(conn, PRUNE_JOBS, limit, "pruning jobs", keep_s=keep_s, **keep)
+    gone += await _in_steps(conn, PRUNE_REQUESTS, limit, "pruning requests", keep_s=keep_s)
     await _in_steps(conn, PRUNE_OUTPUT, limit, "pruning output")
     await _number(conn, PRUNE_RUNNERS, {}, "forgetting runners")
     return gone

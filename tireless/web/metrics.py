@@ -28,9 +28,19 @@ class Metrics:
         self._lane_held = self._gauge("tireless_lane_held", "1 while the lane has a hold for every host.", "lane")
         self._counts = self._gauge("tireless_count", "Counts over everything, by what is counted.", "what")
         self._ages = self._gauge("tireless_age_seconds", "Age of the oldest, by what it is; 0: there is none.", "what")
+        self._snapshot = self._gauge(
+            "tireless_oldest_snapshot_seconds",
+            "Age of the oldest snapshot that keeps dead rows.",
+            "kind",
+            "name",
+        )
+        self._snapshot_age = self._gauge(
+            "tireless_oldest_snapshot_transactions", "Transactions begun since any snapshot still held.", "kind", "name"
+        )
         self._loop_ok = self._gauge("tireless_loop_ok", "1 while the loop's last success is recent.", "loop")
         self._loop_age = self._gauge("tireless_loop_age_seconds", "Seconds since the loop's last success.", "loop")
         self._loop_failures = self._gauge("tireless_loop_failures", "Failed ticks in a row.", "loop")
+        self._of_rows = (self._lane_jobs, self._lane_held, self._counts, self._ages, self._snapshot, self._snapshot_age)
         self._database = self._gauge("tireless_database_up", "1 when the database answered this scrape.")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -42,7 +52,7 @@ class Metrics:
             self._loop_ok.labels(pulse.name).set(pulse.ok)
             self._loop_age.labels(pulse.name).set(pulse.age_s)
             self._loop_failures.labels(pulse.name).set(pulse.failures)
-        for gauge in (self._lane_jobs, self._lane_held, self._counts, self._ages):
+        for gauge in self._of_rows:
             gauge.clear()  # what is gone from the rows must be gone here
         try:
             await self._read()
@@ -55,6 +65,11 @@ class Metrics:
         async with self._pool.connection() as conn:
             lanes = await inspect.lane_rows(conn)
             counts = asdict(await inspect.stats(conn))
+            snapshots = await inspect.held_snapshots(conn)
+        if oldest := max(snapshots, key=lambda held: held.age_s or 0.0, default=None):
+            self._snapshot.labels(oldest.kind, oldest.name).set(oldest.age_s or 0.0)
+        if oldest := max(snapshots, key=lambda held: held.transactions, default=None):
+            self._snapshot_age.labels(oldest.kind, oldest.name).set(oldest.transactions)
         for lane in lanes:
             for state in _STATES:
                 self._lane_jobs.labels(lane.name, state).set(getattr(lane, state))
