@@ -91,6 +91,7 @@ async def test_without_a_yes_nothing_is_changed(desk: Desk, place: Place) -> Non
     assert f"create {len(LABELS)} labels: " in said.out
     assert f"create the webhook to {BASE}/webhook/main: there is none" in said.out
     assert "token of bot" in said.out
+    assert "the token reads users, repositories, issues" in said.out
     assert "nothing was changed" in said.err
     assert {each.method for each in place.forge.requests(after=before)} == {"GET"}
     said = await desk("--json")
