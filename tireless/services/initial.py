@@ -73,7 +73,7 @@ async def outline(
 def _scopes(
     forge: Forge, about: About, repositories: Sequence[RepoRef], findings: Sequence[Finding]
 ) -> tuple[Finding, ...]:
-    """A token does not tell its scopes: what was read with it shows those for reading, a refusal names what it lacks."""
+    """A token does not tell its scopes: what was read with it shows those to read, a refusal names what it lacks."""
     refused = any(each.code in ("repository_denied", "repository_not_found") for each in findings)
     if about.login is None or refused or not repositories:
         return ()
