@@ -16,6 +16,7 @@ from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection
 from tireless.store.record import Answer
 from tireless.store.settle import Ending, settle
+from tireless.store.sweep import expire_stale_claims
 
 ME = RunnerId("r1", "h1", uuid4())
 COMMIT, OTHER = "a" * 40, "b" * 40
@@ -180,3 +181,12 @@ async def test_adopted_work_says_nothing_about_the_lane(case: Case) -> None:
     lane = await rows.row(case.conn, "lane", "claude")
     assert (lane["probing"], lane["probe_token"]) == (True, None)
     assert await rows.value(case.conn, "SELECT failures FROM lane_breaker") == 3
+
+
+async def test_runner_that_dies_after_adopting_has_recorded(case: Case) -> None:
+    """The lease ends between adopting and the last word: the work is for the publisher, like any recorded result."""
+    assert await case.adopt((case.branch, COMMIT)) is not None
+    await rows.expire(case.conn, case.made.job_id)
+    assert await expire_stale_claims(case.conn) == 1
+    job = await rows.row(case.conn, "job", case.made.job_id)
+    assert (job["state"], job["result_attempt"]) == ("publishing", (await case.attempts())[1]["id"])
