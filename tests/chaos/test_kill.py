@@ -112,6 +112,27 @@ async def test_what_the_dead_sent_arrives_late(dsn: str, pool: Pool, late: str) 
         await _nothing_is_twice(place)
 
 
+async def test_push_of_the_dead_arrives_late_and_is_adopted(dsn: str, pool: Pool) -> None:
+    """The publisher looked before the recorded push came: the next runner finds it, delivers it, and runs no agent."""
+    async with installation(dsn, pool) as place, AsyncExitStack() as gate:
+        late = LateAtForge("POST", r"\.git/git-receive-pack")
+        reached = await gate.enter_async_context(late.armed(place))
+        await place.start("serve")
+        await place.start("run")
+        await place.reach(reached)
+        await place.kill("run")
+        await place.agents_gone()
+        await place.takes_end("run")
+        await place.asked("SELECT 1 FROM job_event WHERE reason = 'work_not_pushed'")
+        await gate.aclose()
+        await place.pushed()
+        await place.start("run")
+        await place.rests(place.cast)
+        await place.asked("SELECT 1 FROM job_event WHERE what = 'adopt'")
+        await _nothing_is_twice(place)
+        _no_agent_beside_another(place, {}, cut=False)
+
+
 async def test_a_lease_runs_out_by_itself(dsn: str, pool: Pool) -> None:
     """No row is moved: the agent dies with its runner, and when the lease is over another runner has the job."""
     async with installation(dsn, pool, lease_s=6) as place:

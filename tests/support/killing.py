@@ -236,6 +236,12 @@ class Installation:
         listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         return dict(line.split(" ") for line in listed.splitlines())
 
+    async def pushed(self) -> None:
+        """Wait until a branch of ours is on the forge."""
+        async with asyncio.timeout(LIMIT_S):
+            while not self.branches():  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.05)
+
     def number_of(self, kind: str) -> int:
         """The issue that asks for this kind of job."""
         (number,) = [number for number, scene in self.cast.items() if scene.kind == kind]
