@@ -74,6 +74,7 @@ CREATE TABLE lane (
   run_timeout_s     double precision NOT NULL DEFAULT 5400,
   stall_timeout_s   double precision NOT NULL DEFAULT 600,
   max_running       int,
+  max_usd           numeric,                                 -- what one job may cost until a person acts on it; null: no cap
   repository_limits boolean NOT NULL DEFAULT false,          -- some repository it may serve has a limit
   -- after a quota or breaker hold one claim goes first: the probe
   probing           boolean NOT NULL DEFAULT false,
@@ -85,7 +86,7 @@ CREATE TABLE lane (
   CONSTRAINT lane_name_plain CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,39}$'),
   CONSTRAINT lane_times_positive CHECK (lease_s > 0 AND run_timeout_s > 0 AND stall_timeout_s > 0
                                         AND backoff_base_s >= 0 AND backoff_cap_s >= backoff_base_s),
-  CONSTRAINT lane_counts_positive CHECK (max_attempts > 0 AND max_running > 0),
+  CONSTRAINT lane_counts_positive CHECK (max_attempts > 0 AND max_running > 0 AND max_usd > 0),
   CONSTRAINT probe_only_while_probing CHECK (probing OR probe_token IS NULL)
 );
 
@@ -226,6 +227,8 @@ CREATE TABLE job (
   attempts         int NOT NULL DEFAULT 0,
   max_attempts     int NOT NULL DEFAULT 3,
   given_back       int NOT NULL DEFAULT 0,                   -- by quota, blocked or a repository nobody can work on, in a row
+  spent_usd        numeric NOT NULL DEFAULT 0,               -- what its attempts have cost since a person last acted on it
+  fresh_from       bigint NOT NULL DEFAULT 0,                -- claim_no when a person last acted: earlier attempts say nothing any more
   pull_request     int,
   kind             text NOT NULL,
   lane             text NOT NULL REFERENCES lane (name),
@@ -309,7 +312,8 @@ CREATE TABLE attempt (
   summary      text,
   exit_code    int,
   base_sha     text,
-  usage        jsonb,
+  usage        jsonb,                                        -- noted while it runs, told when it ends
+  head         text,                                         -- the git tree it left, where it may be tried again: is there anything new?
   output_head  text,
   output_tail  text,
   -- record_result: what is to be delivered; a later record replaces it whole
@@ -326,7 +330,7 @@ CREATE TABLE attempt (
   CONSTRAINT attempt_once UNIQUE (job_id, claim_no),
   CONSTRAINT attempt_uid_once UNIQUE (uid),
   CONSTRAINT attempt_outcome_known CHECK (outcome = ANY ('{done, no_change, needs_input, blocked, quota, retry, failed,
-    agent_error, no_evidence, protocol_error, timeout, stalled, workspace_error, shutdown, cancelled, lease_lost}')),
+    agent_error, no_evidence, protocol_error, timeout, stalled, over_budget, workspace_error, shutdown, cancelled, lease_lost}')),
   CONSTRAINT attempt_ends_with_an_outcome CHECK ((ended_at IS NULL) = (outcome IS NULL) AND (ended_at IS NULL) = (burned IS NULL)),
   CONSTRAINT commit_has_a_branch CHECK ((commit_sha IS NULL) = (branch IS NULL)),
   CONSTRAINT only_recorded_has_a_commit CHECK (recorded_at IS NOT NULL OR commit_sha IS NULL),

@@ -200,7 +200,7 @@ CREATE VIEW claim_details AS
 SELECT j.id AS job_id, j.kind, j.max_attempts, j.given_back, j.request_id, j.rerun_of,
        l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
        r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url,
-       i.number, i.url, i.approved_title, i.approved_body
+       i.number, i.url, i.approved_title, i.approved_body, (l.max_usd - j.spent_usd)::float8 AS usd_left
   FROM job j
   JOIN lane l ON l.name = j.lane
   JOIN repository r ON r.id = j.repository_id
@@ -213,7 +213,7 @@ CREATE TYPE claim_given AS (
   lease_s double precision, run_timeout_s double precision, stall_timeout_s double precision,
   backoff_base_s double precision, backoff_cap_s double precision,
   forge text, owner text, name text, forge_repo_id bigint, default_branch text, clone_url text,
-  number int, url text, approved_title text, approved_body text
+  number int, url text, approved_title text, approved_body text, usd_left double precision
 );
 
 -- The claim of a lane that limits nothing but how many of it run: `room` jobs in one statement. The caller has counted,
@@ -233,7 +233,7 @@ BEGIN
            claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
      WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked p))
     RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts, j.given_back,
-              j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn
+              j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn, j.spent_usd
   ), begun AS (
     INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
     SELECT t.id, t.repository_id, t.claim_no, t.claim_token, t.attempts, l.name, in_runner, in_host, t.claimed_at FROM claimed t
@@ -246,7 +246,8 @@ BEGIN
   SELECT t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts, extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
          t.kind, t.max_attempts, t.given_back, t.request_id, t.rerun_of,
          l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
-         r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url, i.number, i.url, i.approved_title, i.approved_body
+         r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url, i.number, i.url, i.approved_title, i.approved_body,
+         (l.max_usd - t.spent_usd)::float8
     FROM claimed t
     JOIN begun b ON b.job_id = t.id JOIN repository r ON r.id = t.repository_id JOIN issue i ON i.id = t.issue_id
    ORDER BY t.priority DESC, t.turn, t.id;
@@ -368,7 +369,7 @@ BEGIN
            d.kind, d.max_attempts, d.given_back, d.request_id, d.rerun_of,
            d.lease_s, d.run_timeout_s, d.stall_timeout_s, d.backoff_base_s, d.backoff_cap_s,
            d.forge, d.owner, d.name, d.forge_repo_id, d.default_branch, d.clone_url,
-           d.number, d.url, d.approved_title, d.approved_body
+           d.number, d.url, d.approved_title, d.approved_body, d.usd_left
       FROM claimed t CROSS JOIN begun b JOIN claim_details d ON d.job_id = t.id;
     given := given + 1;
   END LOOP;
@@ -485,7 +486,7 @@ CREATE FUNCTION settle_claim(
   in_to text, in_code text, in_parked text, in_question text, in_wait_s double precision, in_wait_reason text,
   in_reason text, in_summary text, in_exit_code int, in_usage jsonb, in_output_head text, in_output_tail text,
   in_asked_s double precision, in_cannot_start text, in_counts int, in_policy jsonb, in_permanent boolean DEFAULT false,
-  in_notify boolean DEFAULT true
+  in_notify boolean DEFAULT true, in_head text DEFAULT NULL
 ) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
   j        job;
@@ -522,9 +523,9 @@ BEGIN
   END IF;
   UPDATE attempt b
      SET ended_at = clock_timestamp(), outcome = in_outcome, burned = in_burns, reason = in_reason, summary = in_summary,
-         exit_code = in_exit_code, usage = in_usage, output_head = in_output_head, output_tail = in_output_tail
+         exit_code = in_exit_code, usage = coalesce(in_usage, b.usage), head = in_head, output_head = in_output_head, output_tail = in_output_tail
    WHERE b.job_id = in_job AND b.claim_no = j.claim_no
-  RETURNING b.id, b.recorded_at INTO STRICT a;
+  RETURNING b.id, b.recorded_at, (b.usage ->> 'usd')::numeric AS usd INTO STRICT a;
   IF in_to = 'publishing' AND a.recorded_at IS NULL THEN
     RAISE EXCEPTION 'attempt % of job % ends as done, but no result was recorded', j.claim_no, j.id
       USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
@@ -575,6 +576,17 @@ BEGIN
   ELSIF in_permanent AND back >= (in_policy ->> 'permanent_give_backs')::int THEN
     parks := 'suspect';
     asks := in_reason;
+  ELSIF in_head IS NOT NULL AND in_to = 'pending' AND parks IS NULL THEN
+    -- Nothing new so many times in a row: this attempt, and those before it that could have brought something.
+    IF (SELECT count(*) FROM (
+          SELECT b.outcome, b.head FROM attempt b
+           WHERE b.job_id = in_job AND b.claim_no > j.fresh_from AND b.head IS NOT NULL
+           ORDER BY b.claim_no DESC LIMIT (in_policy ->> 'same_head')::int) l
+         WHERE l.outcome = in_outcome AND l.head = in_head) >= (in_policy ->> 'same_head')::int THEN
+      parks := 'no_progress';
+      asks := format('Its last %s attempts ended alike (%s) and left the same behind. The last one: %s',
+                     in_policy ->> 'same_head', in_outcome, in_reason);
+    END IF;
   END IF;
   IF in_outcome = 'blocked' AND wait_s IS NULL THEN
     wait_s := least((in_policy ->> 'blocked_cap_s')::float8, (in_policy ->> 'blocked_base_s')::float8 * 2 ^ least(back - 1, 30));
@@ -582,7 +594,7 @@ BEGIN
   UPDATE job b
      SET state = to_state, reason = to_code,
          finished_at = CASE WHEN to_state IN ('delivered', 'failed', 'cancelled') THEN clock_timestamp() END,
-         attempts = b.attempts - CASE WHEN in_burns THEN 0 ELSE 1 END, given_back = back,
+         attempts = b.attempts - CASE WHEN in_burns THEN 0 ELSE 1 END, given_back = back, spent_usd = b.spent_usd + coalesce(a.usd, 0),
          claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL, cancel_requested = NULL,
          parked = CASE WHEN to_state = 'pending' THEN parks END,
          parked_at = CASE WHEN to_state = 'pending' AND parks IS NOT NULL THEN clock_timestamp() END,
@@ -641,6 +653,7 @@ BEGIN
   FOR m IN
     WITH late AS MATERIALIZED (
       SELECT j.id, j.claim_token, j.claim_no, j.claimed_by, a.id AS attempt_id, a.recorded_at IS NOT NULL AS recorded,
+             coalesce((a.usage ->> 'usd')::numeric, 0) AS usd,
              (SELECT right(string_agg(o.text, '' ORDER BY o.seq), 16000) FROM output_chunk o WHERE o.attempt_id = a.id) AS output
         FROM job j JOIN attempt a ON a.job_id = j.id AND a.claim_no = j.claim_no
        WHERE j.id = ANY (stale)
@@ -653,7 +666,7 @@ BEGIN
              finished_at = CASE WHEN j.cancel_requested IS NOT NULL OR (NOT t.recorded AND j.attempts >= j.max_attempts)
                                 THEN clock_timestamp() END,
              result_attempt = CASE WHEN j.cancel_requested IS NULL AND t.recorded THEN t.attempt_id END,
-             given_back = 0, cancel_requested = NULL,
+             given_back = 0, cancel_requested = NULL, spent_usd = j.spent_usd + t.usd,
              claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL
         FROM late t WHERE j.id = t.id
       RETURNING j.id, j.state, j.reason, j.lane

@@ -35,7 +35,7 @@ class Came:
     result: dict[str, Any] | None
     out: str
     err: str
-    progress: list[dict[str, str]]
+    progress: list[dict[str, Any]]
 
 
 class Desk:
@@ -47,6 +47,7 @@ class Desk:
         self.run_dir.mkdir()
         self.script = root / "script.json"
         self.result = self.run_dir / "result.json"
+        self.extra: dict[str, str] = {}
         (self.run_dir / "prompt.md").write_text("Make it shine.\n")
         self.program = root / "program"
         self.program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {standin.__file__} {self.script} "$@"\n')
@@ -60,7 +61,13 @@ class Desk:
         return subprocess.Popen(
             [sys.executable, "-m", f"tireless.adapters.{adapter}", "--program", str(self.program), *words],
             cwd=ROOT,
-            env={"PATH": os.environ["PATH"], "TIRELESS_RUN_DIR": str(self.run_dir), "PYTHONWARNINGS": "error", **env},
+            env={
+                "PATH": os.environ["PATH"],
+                "TIRELESS_RUN_DIR": str(self.run_dir),
+                "PYTHONWARNINGS": "error",
+                **env,
+                **self.extra,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -147,7 +154,7 @@ def test_claude_success(desk: Desk) -> None:
         "session": s.SESSION,
     }
     assert came.out == "[Bash] ls\nWorking.\n"
-    assert [each["message"] for each in came.progress] == ["[Bash] ls", "Working."]
+    assert [each["message"] for each in came.progress if "message" in each] == ["[Bash] ls", "Working."]
     schema = json.loads((SCHEMAS / "progress.schema.json").read_text())
     for each in came.progress:
         jsonschema.validate(each, schema)
@@ -303,7 +310,7 @@ def test_opencode_success(desk: Desk) -> None:
         "usage": {"input_tokens": 36, "output_tokens": 18, "usd": 0.75},
         "session": s.OPENCODE_SESSION,
     }
-    assert [each["message"] for each in came.progress] == ["[bash] ls", "Shines."]
+    assert [each["message"] for each in came.progress if "message" in each] == ["[bash] ls", "Shines."]
 
 
 def test_opencode_refused_tool_ends_in_silence(desk: Desk) -> None:
@@ -406,3 +413,28 @@ def test_missing_program(desk: Desk) -> None:
     came = desk.claude()
     assert (came.code, came.result) == (127, None)
     assert "install it or name it by --program" in came.err
+
+
+def test_claude_is_told_what_it_may_cost(desk: Desk) -> None:
+    """With a cap the program is told what is left; stopped there it is tried again, which the cap then parks."""
+    desk.extra = {"TIRELESS_USD_LEFT": "1.250000"}
+    steps = [s.INIT, s.says("Hm."), s.ends(subtype="error_max_budget_usd", is_error=True, total_cost_usd=1.26)]
+    came = desk.claude(*steps)
+    assert desk.seen["argv"][desk.seen["argv"].index("--max-budget-usd") + 1] == "1.250000"
+    assert outcome(came) == "retry"
+    assert came.result is not None
+    assert came.result["usage"]["usd"] == 1.26
+    own = desk.claude(*steps, words=("--max-budget-usd=1",))
+    assert [word for word in desk.seen["argv"] if word.startswith("--max-budget-usd")] == ["--max-budget-usd=1"]
+    assert outcome(own) == "failed"
+
+
+def test_sums_are_progress(desk: Desk) -> None:
+    """Every step's cost is told as it is seen, as the total so far; the last sum is the result's."""
+    came = desk.opencode(s.STEP, s.text("One."), s.step_ends(0.5), s.STEP, s.text("Two."), s.step_ends(0.25))
+    sums = [line["usage"] for line in came.progress if "usage" in line]
+    assert came.result is not None
+    assert [each["usd"] for each in sums] == [0.5, 0.75]
+    assert sums[-1] == came.result["usage"]
+    for line in came.progress:
+        jsonschema.validate(line, json.loads((SCHEMAS / "progress.schema.json").read_text()))

@@ -49,6 +49,7 @@ TABLE = {
     Outcome.PROTOCOL_ERROR: AGAIN,
     Outcome.TIMEOUT: AGAIN,
     Outcome.STALLED: AGAIN,
+    Outcome.OVER_BUDGET: Becomes("waiting", "budget_exhausted", ("waiting", "budget_exhausted")),
     Outcome.WORKSPACE_ERROR: Becomes("waiting", "backoff", ("waiting", "backoff")),
     Outcome.SHUTDOWN: Becomes("pending", None, ("pending", None)),
     Outcome.CANCELLED: Becomes("cancelled", "operator", ("cancelled", "operator")),

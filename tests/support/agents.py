@@ -55,6 +55,11 @@ def result(outcome: str, **more: object) -> Step:
     return ["result", {"protocol": 1, "outcome": outcome, **more}]
 
 
+def progress(text: str) -> Step:
+    """Add to the progress file, as it is."""
+    return ["progress", text]
+
+
 def exits(code: int) -> Step:
     """Exit with a code, at once."""
     return ["exits", code]
@@ -248,6 +253,10 @@ class _Agent:
         aside = target.with_suffix(".part")
         aside.write_text(json.dumps(content))
         aside.rename(target)
+
+    def do_progress(self, text: str) -> None:
+        with open(os.environ["TIRELESS_PROGRESS_FILE"], "a") as file:
+            file.write(text)
 
     def do_dies(self, number: int) -> None:
         os.kill(os.getpid(), number)

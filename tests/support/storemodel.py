@@ -345,7 +345,8 @@ class Model:
             lane.probe = lane.probe_since = None
         self._count(lane, job, outcome, claimed_at)
         twice = outcome is Outcome.QUOTA and self._quota(lane, job, claimed_at, before)
-        park = "suspect" if twice else "needs_input" if outcome is Outcome.NEEDS_INPUT else None
+        asks = {Outcome.NEEDS_INPUT: "needs_input", Outcome.OVER_BUDGET: "budget_exhausted"}
+        park = "suspect" if twice else asks.get(outcome)
         job.given_back = back
         job.attempts -= 0 if burns else 1
         self._becomes(job, outcome, park, cancel, burns=burns)

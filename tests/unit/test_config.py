@@ -334,6 +334,9 @@ def test_lanes_must_fit_together(write: Write) -> None:
         ("env = ['TIRELESS_X']", "belongs to tireless"),
         ("attempts = 0", "greater than or equal to 1"),
         ("max_running = 0", "greater than or equal to 1"),
+        ("max_usd = 0", "greater than 0"),
+        ("max_usd = 2000000", "less than or equal to 1000000"),
+        ("max_usd = nan", "finite number"),
         ("lease = '0s'", "longer than nothing"),
     ],
 )

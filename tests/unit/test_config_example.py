@@ -34,6 +34,7 @@ NO_DEFAULT = {
     "lanes.*.kinds",
     "lanes.*.children_of_plan",
     "lanes.*.max_running",
+    "lanes.*.max_usd",
     "lanes.*.command",
     "lanes.*.run_as",
     "lanes.*.env",

@@ -22,6 +22,7 @@ from tireless.domain.outcome import (
     Stop,
     burns,
     decide,
+    repeats,
 )
 from tireless.domain.result import Child, Malformed, PullText, Result, Usage, Word
 
@@ -41,15 +42,35 @@ def result(word: Word) -> Result:
 def test_outcomes_are_those_of_the_schema() -> None:
     """Enum and CHECK attempt_outcome_known name the same values."""
     schema = (Path(__file__).parents[2] / "migrations" / "0001_schema.sql").read_text()
-    check = re.search(r"attempt_outcome_known CHECK \(outcome IN \((.*?)\)\)", schema, re.S)
+    check = re.search(r"attempt_outcome_known CHECK \(outcome = ANY \('\{(.*?)\}'\)\)", schema, re.S)
     assert check is not None
-    assert set(re.findall(r"'(\w+)'", check[1])) == set(Outcome)
+    assert set(re.findall(r"\w+", check[1])) == set(Outcome)
 
 
 def test_given_back_are_just_these() -> None:
     """Quota, blocked, shutdown and a fault of our own side before the agent ran do not count; everything else does."""
     given_back = {outcome for outcome in Outcome if not burns(outcome)}
     assert given_back == {Outcome.QUOTA, Outcome.BLOCKED, Outcome.SHUTDOWN, Outcome.WORKSPACE_ERROR}
+
+
+def test_only_what_may_repeat_is_compared() -> None:
+    """No progress is seen in ends that lead to another run; `blocked` only where the agent named no time."""
+    alike = {outcome for outcome in Outcome if repeats(outcome, named_a_time=False)}
+    assert alike - {outcome for outcome in Outcome if repeats(outcome, named_a_time=True)} == {Outcome.BLOCKED}
+    ends = {Outcome.DONE, Outcome.NO_CHANGE, Outcome.FAILED, Outcome.CANCELLED, Outcome.LEASE_LOST}
+    asks = {Outcome.NEEDS_INPUT, Outcome.OVER_BUDGET}
+    assert alike == set(Outcome) - ends - asks - {Outcome.QUOTA, Outcome.SHUTDOWN, Outcome.WORKSPACE_ERROR}
+
+
+def test_usage_is_the_greater_word() -> None:
+    """What a run said on its way is its usage where its end says nothing, or less."""
+    ended = Ended(exit_code=0, usage=Usage(model="m", usd=2.0, output_tokens=3))
+    said = replace(SAID, outcome=Word.FAILED, reason="no", usage=Usage(usd=1.0, input_tokens=5))
+    usage = Usage(model="m", input_tokens=5, output_tokens=3, usd=2.0)
+    assert decide(ended, said, NOTHING, Kind.IMPLEMENT).usage == usage
+    assert decide(ended, Malformed("bad"), NOTHING, Kind.IMPLEMENT).usage == ended.usage
+    assert decide(ended, None, NOTHING, Kind.IMPLEMENT).usage == ended.usage
+    assert decide(replace(ended, stopped=Stop.OVER_BUDGET), None, NOTHING, Kind.IMPLEMENT).usage == ended.usage
 
 
 @pytest.mark.parametrize("stop", list(Stop))

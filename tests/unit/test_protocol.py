@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,10 @@ def test_environment_is_the_designs_and_no_more(tmp_path: Path) -> None:
     assert set(env) == {"PATH", "HOME", "LANG", "TMPDIR", "API_KEY", *(f"TIRELESS_{name}" for name in ours.split())}
     assert (env["TIRELESS_ATTEMPT"], env["TIRELESS_DEADLINE"]) == ("2", "2026-03-01T12:00:00Z")
     assert not [value for value in env.values() if "shine" in value or "Please" in value]
+    capped = replace(assignment(), usd_left=1.25)
+    more = agent_environment(capped, Exchange(tmp_path), base_sha=SHA, deadline=NOW, mark="m", environ=environ)
+    assert set(more) - set(env) == {"TIRELESS_USD_LEFT"}
+    assert more["TIRELESS_USD_LEFT"] == "1.250000"
 
 
 def test_exchange_is_written_for_its_owner_alone_and_once(tmp_path: Path) -> None:

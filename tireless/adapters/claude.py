@@ -12,16 +12,22 @@ from collections.abc import Mapping, Sequence
 from tireless.adapters.program import Place, Run, chosen
 from tireless.adapters.seen import Seen
 
-_SPENT = ("error_max_turns", "error_max_budget_usd", "error_max_structured_output_retries")
+_OVER_BUDGET = "error_max_budget_usd"
+_SPENT = ("error_max_turns", _OVER_BUDGET, "error_max_structured_output_retries")
 _ACCOUNT = (401, 402, 403)
 _LIMIT = 429
 
 
-def command(program: str, words: Sequence[str], place: Place) -> list[str]:
-    """Print mode, one event a line (which wants --verbose), with leave to write result.json outside of the tree."""
+def command(program: str, words: Sequence[str], place: Place, usd_left: str | None = None) -> list[str]:
+    """Print mode, one event a line (which wants --verbose), with leave to write result.json outside of the tree.
+
+    Its events tell what it cost only at the end, so it is told itself what it may cost.
+    """
+    budget = () if usd_left is None else ("--max-budget-usd", usd_left)
     return [
         *(program, "-p", "--output-format", "stream-json", "--verbose"),
         *("--add-dir", str(place.run_dir)),
+        *budget,
         *words,
     ]
 
@@ -106,7 +112,9 @@ def _result(event: Mapping[str, object], seen: Seen) -> None:
         seen.refused.append(f"{denial.get('tool_name')} {_what(_object(denial.get('tool_input')))}".strip())
     said = text.strip() if isinstance(text, str) else ""
     subtype = event.get("subtype")
-    if subtype in _SPENT:
+    if subtype == _OVER_BUDGET and seen.usd_left is not None:
+        seen.error = f"Claude stopped at the {seen.usd_left} USD that were left of what its job may cost"
+    elif subtype in _SPENT:
         seen.gave_up = f"Claude stopped at a bound of its own: {subtype}"
     elif status in (_LIMIT, *_ACCOUNT):
         seen.provider = seen.provider or f"Claude's provider answered {status:g}: {said}"[:2000]
@@ -139,11 +147,18 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def _names_a_budget(words: Sequence[str]) -> bool:
+    """The lane's own words have the last say."""
+    return any(word.partition("=")[0] == "--max-budget-usd" for word in words)
+
+
 def main() -> None:
     """The console script."""
     place = Place.of(os.environ)
     program, words = chosen(sys.argv[1:], "claude")
-    raise SystemExit(Run(command(program, words, place), place, Seen("claude"), read).whole())
+    left = None if _names_a_budget(words) else os.environ.get("TIRELESS_USD_LEFT")
+    seen = Seen("claude", usd_left=left)
+    raise SystemExit(Run(command(program, words, place, left), place, seen, read).whole())
 
 
 if __name__ == "__main__":

@@ -115,6 +115,7 @@ class Run:
         self._lines = Lines()
         self._stopped: int | None = None
         self._progress = 0
+        self._noted: Result = {}
 
     def whole(self) -> int:
         """To the end: the exit code for this process, which dies by itself where it was told to."""
@@ -199,6 +200,7 @@ class Run:
         shown = self._read(event, self._seen)
         if shown:
             self._show(shown)
+        if shown or self._seen.usage != self._noted:
             self._note(shown)
 
     def _show(self, text: str) -> None:
@@ -207,10 +209,13 @@ class Run:
             sys.stdout.write(text[:_SHOWN_MAX].rstrip("\n") + "\n")
             sys.stdout.flush()
 
-    def _note(self, text: str) -> None:
-        """A line of progress. What cannot be written is only a sign of life less."""
-        line = json.dumps({"message": text[:_SHOWN_MAX]}) + "\n"
-        if self._progress + len(line) > PROGRESS_MAX:
+    def _note(self, text: str | None) -> None:
+        """A line of progress. What cannot be written is only a sign of life less; sums are written beyond the bound."""
+        said: Result = {"message": text[:_SHOWN_MAX]} if text else {}
+        if self._seen.usage != self._noted:
+            said["usage"] = self._noted = self._seen.usage
+        line = json.dumps(said) + "\n"
+        if self._progress + len(line) > PROGRESS_MAX and "usage" not in said:
             return
         self._progress += len(line)
         with contextlib.suppress(OSError), self._place.progress.open("a") as file:

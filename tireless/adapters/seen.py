@@ -36,6 +36,8 @@ class Seen:
     input_tokens: int = 0
     output_tokens: int = 0
     usd: float | None = None
+    usd_left: str | None = None
+    """What the runner lets it cost, and the program was told: to stop there is no word of its own."""
     refused: list[str] = field(default_factory=list)
     """Tools that were denied, as a person would recognise them."""
     provider: str | None = None

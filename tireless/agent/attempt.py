@@ -31,7 +31,7 @@ from tireless.agent.protocol import Assignment, Exchange
 from tireless.agent.workspace import Found, Workspace, Workspaces, give
 from tireless.domain.job import Kind
 from tireless.domain.outcome import Ended, Evidence, Stop, Verdict, decide
-from tireless.domain.result import Result
+from tireless.domain.result import Result, Usage
 from tireless.domain.text import branch_name, one_line
 from tireless.errors import WorkspaceError
 from tireless.redact import Redactor
@@ -114,7 +114,14 @@ class AgentRoom:
         found = await self.spaces.find_work(prepared.space, prepared.assignment.issue.number)
         return [work for work in found if work.request == prepared.assignment.request]
 
-    async def execute(self, prepared: Prepared, control: Control, *, on_output: Callable[[str], None]) -> Ended:
+    async def execute(
+        self,
+        prepared: Prepared,
+        control: Control,
+        *,
+        on_output: Callable[[str], None],
+        on_usage: Callable[[Usage], None] = lambda _usage: None,
+    ) -> Ended:
         """Run the hook before_run and the agent to their ends; the hooks' words stand before the agent's output.
 
         Raises HookError, and WorkspaceError when not even the agent's guard could be started.
@@ -122,7 +129,7 @@ class AgentRoom:
         if prepared.said:
             on_output(prepared.said)
         ran = await self._before(Hook.BEFORE_RUN, prepared, control, on_output)
-        ended = await run_agent(prepared.spec, control, on_output=on_output, redactor=self._redactor)
+        ended = await run_agent(prepared.spec, control, on_output=on_output, redactor=self._redactor, on_usage=on_usage)
         return with_hooks(ended, before=prepared.said + ran.said)
 
     async def after_run(self, prepared: Prepared, ended: Ended, control: Control) -> Ended:
@@ -145,7 +152,7 @@ class AgentRoom:
             return decide(ended, None, Evidence(), kind)
         result = protocol.read_result(prepared.exchange, self._redactor)
         evidence = await self._evidence(prepared, result if isinstance(result, Result) else None)
-        verdict = decide(ended, result, evidence, kind)
+        verdict = replace(decide(ended, result, evidence, kind), tree=evidence.tree)
         if kind is Kind.IMPLEMENT and evidence.commit is not None and verdict.commit is None:
             verdict = await self._save(prepared, evidence.commit, verdict)
         return verdict
@@ -227,6 +234,7 @@ class AgentRoom:
             stall_timeout_s=command.stall_timeout_s,
             grace_s=command.grace_s,
             progress_file=exchange.progress_file,
+            usd_left=assignment.usd_left,
             run_as=command.run_as,
             hold=space.home.hold.fds,
         )

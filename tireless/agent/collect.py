@@ -62,10 +62,10 @@ class Collector:
             return Evidence(unreadable=str(error))
         theirs = await self._commits(head)
         if tree == await self._tree_of(self._space.base_sha):
-            return Evidence(commits=len(theirs or ()))
+            return Evidence(commits=len(theirs or ()), tree=tree)
         commit = await self._deliverable(theirs, tree, request=request, subject=subject)
         await self._local("update-ref", "refs/tireless/deliver", commit)
-        return Evidence(commit=commit, commits=len(theirs or ()))
+        return Evidence(commit=commit, commits=len(theirs or ()), tree=tree)
 
     async def _open_own(self) -> None:
         await self._git.run("init", "--quiet", "--bare", "--template=", "--", self._own, limit_s=_LOCAL_S)

@@ -37,7 +37,9 @@ class RunSpec:
     stall_timeout_s: float = 600.0
     grace_s: float = 10.0
     progress_file: Path | None = None
-    """A file whose growth is a sign of life, as output is."""
+    """A file whose growth is a sign of life, as output is; what it says of usage is read while the agent runs."""
+    usd_left: float | None = None
+    """What the run may cost by its own word: it is stopped once it says so much. None: anything."""
     run_as: RunAs | None = None
     kept: int = KEPT
     hold: tuple[int, ...] = ()

@@ -137,7 +137,7 @@ def _fault(hook: Hook, ended: Ended, timeout_s: float) -> str | None:
             how = f"was ended by signal {ended.signal}" if ended.signal else "lost its guard"
         case Stop.TIMEOUT | Stop.STALLED:
             how = f"was stopped, it took longer than {timeout_s:g} s (hook_timeout)"
-        case Stop.CANCELLED | Stop.LEASE_LOST | Stop.SHUTDOWN:
+        case Stop.CANCELLED | Stop.LEASE_LOST | Stop.SHUTDOWN | Stop.OVER_BUDGET:
             how = f"was stopped with its run ({ended.stopped})"
     last = "\n".join((ended.head + ended.tail).strip().splitlines()[-_LAST_LINES:])[-_LAST_CHARS:]
     return f"the hook {hook} {how}" + (f"; the last it said:\n{last}" if last else "; it said nothing")

@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 from tireless.agent import guard
 from tireless.agent.control import Control, RunSpec, boottime
+from tireless.agent.meter import Meter
 from tireless.agent.output import Capture
 from tireless.domain.outcome import Ended, Stop
+from tireless.domain.result import Usage
 from tireless.errors import WorkspaceError
 from tireless.redact import Redactor
 
@@ -25,13 +27,22 @@ _REST_MAX = 16 * 1024 * 1024
 """What is still read from the pipe once everything is dead; a pipe holds less."""
 
 
-async def run_agent(spec: RunSpec, control: Control, *, on_output: Callable[[str], None], redactor: Redactor) -> Ended:
+async def run_agent(
+    spec: RunSpec,
+    control: Control,
+    *,
+    on_output: Callable[[str], None],
+    redactor: Redactor,
+    on_usage: Callable[[Usage], None] = lambda _usage: None,
+) -> Ended:
     """Run to the end: when this returns, nothing of the run is alive (or `survivors` names it).
 
-    `on_output` gets redacted text as it comes, must return at once and must not raise. Cancelling the task stops the
+    `on_output` gets redacted text as it comes, `on_usage` what was used so far when it says something new: both must
+    return at once and must not raise. Cancelling the task stops the
     agent first. Raises WorkspaceError when not even the guard could be started.
     """
-    run = _Run(spec, control, Capture(redactor, on_output, kept=spec.kept))
+    capture = Capture(redactor, on_output, kept=spec.kept)
+    run = _Run(spec, control, capture, Meter(spec.progress_file, redactor), on_usage)
     if control.stopped is not None:
         return run.ended()
     try:
@@ -60,10 +71,14 @@ async def _until(end: asyncio.Future[Ended], control: Control) -> None:
 class _Run:
     """The state of one run: three pipes to the guard and its agent, the clocks, and what was reported."""
 
-    def __init__(self, spec: RunSpec, control: Control, capture: Capture) -> None:
+    def __init__(
+        self, spec: RunSpec, control: Control, capture: Capture, meter: Meter, on_usage: Callable[[Usage], None]
+    ) -> None:
         self.spec = spec
         self.control = control
         self.capture = capture
+        self.meter = meter
+        self._on_usage = on_usage
         self.loop = asyncio.get_running_loop()
         self.reports: dict[str, dict[str, object]] = {}
         self.survivors: tuple[int, ...] = ()
@@ -142,6 +157,7 @@ class _Run:
             group, mark = agent if isinstance(agent, int) else -1, self.spec.env[guard.MARK_NAME]
             self.survivors = tuple(await asyncio.to_thread(guard.sweep, root=None, group=group, mark=mark))
         self._read_rest()
+        self.meter.read()
         self.capture.close()
         if self._failure is not None:
             raise self._failure
@@ -163,6 +179,7 @@ class _Run:
             head=self.capture.head,
             tail=self.capture.tail,
             output_bytes=self.capture.total,
+            usage=self.meter.usage,
         )
 
     def _who_stopped(self, cause: str) -> Stop | None:
@@ -193,8 +210,11 @@ class _Run:
         while True:
             quiet_end = self.last_life + spec.stall_timeout_s
             now = self.loop.time()
+            spent = self._spent()
             if self.control.stopped is None:
-                if now >= run_end:
+                if spent:
+                    self.control.stop(Stop.OVER_BUDGET)
+                elif now >= run_end:
                     self.control.stop(Stop.TIMEOUT)
                 elif now >= quiet_end and not self._progressed():
                     self.control.stop(Stop.STALLED)
@@ -213,6 +233,13 @@ class _Run:
         if late or overdue:
             with contextlib.suppress(ProcessLookupError):
                 self._guard.kill()
+
+    def _spent(self) -> bool:
+        """Has it used up what it may cost, by its own word?"""
+        if self.meter.read():
+            self._on_usage(self.meter.usage)
+        left, usd = self.spec.usd_left, self.meter.usage.usd
+        return left is not None and usd is not None and usd >= left
 
     def _progressed(self) -> bool:
         """Did the progress file grow since the last look? That counts as a sign of life now."""

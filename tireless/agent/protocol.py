@@ -60,6 +60,8 @@ class Assignment:
     messages: tuple[Message, ...] = ()
     previous: str | None = None
     """How the last attempt ended, for one that is not the first."""
+    usd_left: float | None = None
+    """What this attempt may cost; None: its lane has no cap."""
 
     @property
     def key(self) -> str:
@@ -126,6 +128,7 @@ def job_document(assignment: Assignment, *, base_sha: str, deadline: datetime) -
             for message in assignment.messages
         ],
         "previous": assignment.previous,
+        "usd_left": assignment.usd_left,
     }
 
 
@@ -176,6 +179,8 @@ def agent_environment(
         "BASE_SHA": base_sha,
         "DEADLINE": _stamp(deadline),
     }
+    if assignment.usd_left is not None:
+        ours["USD_LEFT"] = f"{assignment.usd_left:.6f}"
     return {
         "PATH": environ.get("PATH") or _DEFAULT_PATH,
         "HOME": home or environ.get("HOME") or str(exchange.temporary),

@@ -38,6 +38,7 @@ class LaneSection(Section):
     run_timeout: Duration = timedelta(minutes=90)
     stall_timeout: Duration = timedelta(minutes=10)
     max_running: Annotated[int, Field(ge=1)] | None = None
+    max_usd: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
     command: tuple[str, ...] = ()
     run_as: str | None = None
     env: tuple[str, ...] = ()
@@ -107,6 +108,7 @@ class LaneSection(Section):
             run_timeout_s=self.run_timeout.total_seconds(),
             stall_timeout_s=self.stall_timeout.total_seconds(),
             max_running=self.max_running,
+            max_usd=self.max_usd,
         )
 
 

@@ -238,11 +238,11 @@ def _waiting(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
     if job.reason in set(Parked):
         step = f"{step.rstrip('.')}; or an operator runs `tireless jobs approve {job.id}`."
     match job.reason:
-        case Parked.NEEDS_INPUT:
+        case Parked.NEEDS_INPUT | Parked.NO_PROGRESS | Parked.BUDGET_EXHAUSTED:
             return said, step, job.question
         case Wait.BACKOFF:
             return f"{said} ({_words(job.last_outcome)})", step, _why(job)
-        case Wait.BLOCKED | Parked.SUSPECT | Parked.NO_PROGRESS | Parked.BUDGET_EXHAUSTED:
+        case Wait.BLOCKED | Parked.SUSPECT:
             return said, step, _why(job)
         case _:
             return said, step, None

@@ -252,7 +252,7 @@ _SAYINGS: Mapping[str, _Say] = {
     ),
     "suspect": _fixed("It was given back too often without an attempt that counts.", "see what it needs; {again}."),
     "no_progress": _fixed("Attempts end without anything new.", "see what it needs; {again}."),
-    "budget_exhausted": _fixed("It has used up its budget.", "{again}."),
+    "budget_exhausted": _fixed("It has cost what a job of its lane may cost.", "see what it needs; {again}."),
     "on_hold": _fixed("It is on hold.", "take {hold} off when it may start."),
     "waits_for": lambda said, _scheme: (
         f"It waits until these are closed: {_listed(said.get('waits_for', []))}.",

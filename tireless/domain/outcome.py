@@ -29,6 +29,8 @@ class Outcome(StrEnum):
     PROTOCOL_ERROR = "protocol_error"
     TIMEOUT = "timeout"
     STALLED = "stalled"
+    OVER_BUDGET = "over_budget"
+    """It was stopped when what its job may cost was used up."""
     WORKSPACE_ERROR = "workspace_error"
     """Our own side failed before an agent ran: no clone, no disk, a command that cannot be started."""
     SHUTDOWN = "shutdown"
@@ -42,6 +44,7 @@ class Stop(StrEnum):
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
     STALLED = "stalled"
+    OVER_BUDGET = "over_budget"
     LEASE_LOST = "lease_lost"
     SHUTDOWN = "shutdown"
 
@@ -101,6 +104,8 @@ class Ended:
     """The output that did not fit the head; together at most twice the bound, redacted."""
     output_bytes: int = 0
     """Everything the agent printed, also what was not kept."""
+    usage: Usage = field(default_factory=Usage)
+    """What it said on its way that it had used by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,8 @@ class Evidence:
     """The agent's own commits beyond base, also when together they change nothing."""
     unreadable: str | None = None
     """Why the tree could not be read; then nothing else is known."""
+    tree: str | None = None
+    """The git tree that was left behind, base's where nothing was changed: the same work has the same at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,8 @@ class Verdict:
     children: tuple[Child, ...] = ()
     usage: Usage = field(default_factory=Usage)
     session: str | None = None
+    tree: str | None = None
+    """What was left behind, as in Evidence."""
 
     @property
     def burns(self) -> bool:
@@ -158,6 +167,7 @@ def burns(outcome: Outcome) -> bool:
             | Outcome.PROTOCOL_ERROR
             | Outcome.TIMEOUT
             | Outcome.STALLED
+            | Outcome.OVER_BUDGET
             | Outcome.CANCELLED
             | Outcome.LEASE_LOST
         ):
@@ -166,10 +176,45 @@ def burns(outcome: Outcome) -> bool:
             assert_never(outcome)
 
 
+def repeats(outcome: Outcome, *, named_a_time: bool) -> bool:
+    """May an attempt that ended so be followed by one just like it? The same so often in a row is no progress.
+
+    Not where it tells nothing of the agent's work, where a person is asked anyway, or where the agent named a time.
+    """
+    match outcome:
+        case Outcome.BLOCKED:
+            return not named_a_time
+        case (
+            Outcome.RETRY
+            | Outcome.AGENT_ERROR
+            | Outcome.NO_EVIDENCE
+            | Outcome.PROTOCOL_ERROR
+            | Outcome.TIMEOUT
+            | Outcome.STALLED
+        ):
+            return True
+        case (
+            Outcome.DONE
+            | Outcome.NO_CHANGE
+            | Outcome.NEEDS_INPUT
+            | Outcome.QUOTA
+            | Outcome.FAILED
+            | Outcome.OVER_BUDGET
+            | Outcome.WORKSPACE_ERROR
+            | Outcome.SHUTDOWN
+            | Outcome.CANCELLED
+            | Outcome.LEASE_LOST
+        ):
+            return False
+        case _:
+            assert_never(outcome)
+
+
 def decide(ended: Ended, result: Result | Malformed | None, evidence: Evidence, kind: Kind) -> Verdict:
     """The decision table, in order: the runner's own act, our exec, the guard, the result's form, the worse word."""
     notes = (Note.SURVIVORS,) if ended.survivors else ()
-    usage, session = (result.usage, result.session) if isinstance(result, Result) else (Usage(), None)
+    said, session = (result.usage, result.session) if isinstance(result, Result) else (Usage(), None)
+    usage = ended.usage.then(said)
 
     def verdict(outcome: Outcome, reason: str, *more: Note) -> Verdict:
         return Verdict(outcome, reason, notes=(*notes, *more), usage=usage, session=session)
@@ -217,7 +262,7 @@ def _weigh(ended: Ended, result: Result | None, evidence: Evidence, kind: Kind, 
         commit=evidence.commit if delivers and kind is Kind.IMPLEMENT else None,
         pr=result.pr if result and delivers and kind is Kind.IMPLEMENT else None,
         children=result.children if result and delivers and kind is not Kind.IMPLEMENT else (),
-        usage=result.usage if result else Usage(),
+        usage=ended.usage.then(result.usage if result else Usage()),
         session=result.session if result else None,
     )
 
@@ -295,6 +340,8 @@ def _stop_sentence(stop: Stop, seconds: float) -> str:
             return f"the agent ran into its time limit after {seconds:.0f} s"
         case Stop.STALLED:
             return f"the agent gave no sign of life for too long and was stopped after {seconds:.0f} s"
+        case Stop.OVER_BUDGET:
+            return f"the agent had used up what its job may cost, and was stopped after {seconds:.0f} s"
         case Stop.LEASE_LOST:
             return "the lease was lost while the agent ran; what it did is not used"
         case Stop.SHUTDOWN:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeVar
 
 from tireless.domain.job import Kind
 
@@ -68,6 +69,15 @@ class Usage:
     output_tokens: int | None = None
     usd: float | None = None
 
+    def then(self, later: Usage) -> Usage:
+        """This and what was said after it. Totals: a later word counts, but none makes what was spent less."""
+        return Usage(
+            model=later.model or self.model,
+            input_tokens=_most(self.input_tokens, later.input_tokens),
+            output_tokens=_most(self.output_tokens, later.output_tokens),
+            usd=_most(self.usd, later.usd),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -92,6 +102,15 @@ class Malformed:
     error: str
 
 
+_N = TypeVar("_N", int, float)
+
+
+def _most(one: _N | None, other: _N | None) -> _N | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return max(one, other)
+
+
 class _Bad(ValueError):
     """A rule of the protocol was broken; the message says which."""
 
@@ -102,6 +121,16 @@ def parse_result(data: object) -> Result | Malformed:
         return _result(_mapping(data, "result.json"))
     except _Bad as bad:
         return Malformed(f"result.json: {bad}")
+
+
+def parse_progress(data: object) -> Usage | None:
+    """What one decoded line of progress.ndjson says was used so far; None for one that says nothing usable."""
+    if not isinstance(data, Mapping) or data.get("usage") is None:
+        return None
+    try:
+        return _usage(data["usage"])
+    except _Bad:
+        return None
 
 
 def clean(text: str) -> str:

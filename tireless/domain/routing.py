@@ -25,6 +25,8 @@ class Lane:
     run_timeout_s: float = 5400.0
     stall_timeout_s: float = 600.0
     max_running: int | None = None
+    max_usd: float | None = None
+    """What one job may cost in all its attempts since a person last acted on it; None: no cap."""
 
 
 def lane_for(kind: Kind, *, is_child: bool, overrides: Sequence[str], lanes: Sequence[Lane]) -> str | None:

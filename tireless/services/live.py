@@ -1,17 +1,19 @@
-"""Live output on its way to the database: bounded, in chunks, fenced, and never a reason to stop an agent."""
+"""Live output and usage on their way to the database: bounded, fenced, and never a reason to stop an agent."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
 from tireless import log
+from tireless.domain.result import Usage
 from tireless.errors import StoreError
 from tireless.services.waiting import first_of
 from tireless.store.claim import Claim
 from tireless.store.db import Pool
-from tireless.store.record import append_output
+from tireless.store.record import append_output, note_usage
 
 _log = log.get(__name__)
 
@@ -30,6 +32,7 @@ class Live:
         self._flush_s = flush_s
         self._waiting = ""
         self._left_out = 0
+        self._usage: Usage | None = None
         self._over = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -48,6 +51,10 @@ class Live:
         self._left_out += max(0, len(whole) - CHUNK_MAX)
         self._waiting = whole[-CHUNK_MAX:]
 
+    def spend(self, usage: Usage) -> None:
+        """Take what was used so far: should this runner die, the sweep counts it."""
+        self._usage = usage
+
     async def _ship(self) -> None:
         while not self._over.is_set():
             await first_of(self._over, timeout_s=self._flush_s)
@@ -55,7 +62,8 @@ class Live:
         await self._flush()  # a run may be over before this task has begun
 
     async def _flush(self) -> None:
-        """Send what there is; what cannot be sent is lost."""
+        """Send what there is; output that cannot be sent is lost, a sum is sent again with the next."""
+        await self._flush_usage()
         if not self._waiting:
             return
         said = f"[{self._left_out} characters left out]\n" if self._left_out else ""
@@ -65,3 +73,16 @@ class Live:
                 await append_output(conn, self._claim.attempt_id, self._claim.token, text)
         except (StoreError, TimeoutError) as error:
             _log.warning("output not stored", characters=len(text), error=str(error) or "no answer in time")
+
+    async def _flush_usage(self) -> None:
+        usage, claim = self._usage, self._claim
+        if usage is None:
+            return
+        try:
+            async with asyncio.timeout(_CALL_S), self._pool.connection() as conn:
+                await note_usage(conn, claim.attempt_id, claim.token, asdict(usage))
+        except (StoreError, TimeoutError) as error:
+            _log.warning("usage not stored", usd=usage.usd, error=str(error) or "no answer in time")
+            return
+        if self._usage == usage:
+            self._usage = None

@@ -129,6 +129,8 @@ class Worker:
                 return None
             if adopted is not None:
                 return _adopted(adopted)
+            if held.claim.usd_left is not None and held.claim.usd_left <= 0:
+                return _spent()
             ended = await self._execute(work, prepared)
         except WorkspaceError as error:
             # No agent ran: given back, however often. `claim_no` counts these, `attempts` does not.
@@ -176,7 +178,7 @@ class Worker:
 
     async def _execute(self, work: _Work, prepared: Prepared) -> Ended:
         async with Live(self._pool, work.held.claim) as live:
-            ended = await self._room.execute(prepared, work.held.control, on_output=live.add)
+            ended = await self._room.execute(prepared, work.held.control, on_output=live.add, on_usage=live.spend)
         work.survivors = ended.survivors
         return ended
 
@@ -193,6 +195,7 @@ class Worker:
             wake_s=self._backoff_s(claim, claim.attempts),
             asked_s=retry.wait_s(verdict.retry_after, now=datetime.now(UTC)),
             cannot_start=verdict.reason if Note.CANNOT_START in verdict.notes else None,
+            head=verdict.tree,
         )
 
     def _backoff_s(self, claim: Claim, times: int) -> float:
@@ -241,6 +244,12 @@ def _not_run(error: WorkspaceError, claim: Claim, *, wake_s: float) -> Ending:
             outcome=Outcome.WORKSPACE_ERROR, reason=reason, wake_s=wake_s, output_head=error.said, cannot_start=fault
         )
     return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=reason, wake_s=wake_s)
+
+
+def _spent() -> Ending:
+    """Its lane's cap fell while it was being claimed."""
+    reason = "no agent was run: the job had used up what it may cost"
+    return Ending(outcome=Outcome.OVER_BUDGET, reason=reason, agent_ran=False)
 
 
 def _adopted(work: Adopted) -> Ending:
@@ -292,4 +301,5 @@ def _assignment(claim: Claim, issue: IssueRef, recalled: Recall) -> Assignment:
         request=recalled.request,
         messages=tuple(Message(said.login, said.at, said.text) for said in recalled.answers),
         previous=recalled.previous,
+        usd_left=claim.usd_left,
     )

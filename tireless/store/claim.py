@@ -59,6 +59,8 @@ class Claim:
     body: str
     request_id: int
     rerun_of: int | None
+    usd_left: float | None = None
+    """What this attempt may cost; None: its lane has no cap."""
 
 
 # Within a lane by priority, then turn, then id: exactly the order of the index job_pending, of which it is one walk.
@@ -68,7 +70,7 @@ class Claim:
 CLAIM = """
 WITH open_lane AS MATERIALIZED (
   -- Read plainly, never locked: a claim waits for nobody, and hold, drain and release wait for claims (steer.barrier).
-  SELECT l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s FROM lane l
+  SELECT l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s, l.max_usd FROM lane l
    WHERE l.name = %(lane)s AND l.configured AND NOT l.counted
      AND NOT EXISTS (SELECT FROM lane_hold h WHERE h.lane = l.name AND h.host IN ('', %(host)s))
 ), picked AS MATERIALIZED (
@@ -87,7 +89,8 @@ WITH open_lane AS MATERIALIZED (
    WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked p))
   RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts,
             j.given_back, j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn, l.lease_s,
-            l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s
+            l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
+            (l.max_usd - j.spent_usd)::float8 AS usd_left
 ), begun AS (
   INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
   SELECT t.id, t.repository_id, t.claim_no, t.claim_token, t.attempts, %(lane)s, %(runner)s, %(host)s, t.claimed_at
@@ -104,7 +107,7 @@ WITH open_lane AS MATERIALIZED (
          t.kind, t.max_attempts, t.given_back, t.request_id, t.rerun_of,
          t.lease_s, t.run_timeout_s, t.stall_timeout_s, t.backoff_base_s, t.backoff_cap_s,
          r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url,
-         i.number, i.url, i.approved_title, i.approved_body
+         i.number, i.url, i.approved_title, i.approved_body, t.usd_left
     FROM claimed t
     JOIN begun b ON b.job_id = t.id JOIN repository r ON r.id = t.repository_id JOIN issue i ON i.id = t.issue_id
    ORDER BY t.priority DESC, t.turn, t.id
@@ -180,6 +183,7 @@ def _claimed(lane: str, row: DictRow) -> Claim:
         body=row["approved_body"],
         request_id=row["request_id"],
         rerun_of=row["rerun_of"],
+        usd_left=row["usd_left"],
     )
 
 

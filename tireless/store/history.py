@@ -45,7 +45,7 @@ SELECT r.forge_repo_id, i.number, q.source, q.event_id, q.asked_time, a.outcome,
     SELECT p.outcome, p.reason, p.summary FROM attempt p
      WHERE p.job_id = ANY (ARRAY[j.id, j.rerun_of])
        AND p.outcome IN ('done', 'no_change', 'needs_input', 'blocked', 'retry', 'failed', 'agent_error', 'no_evidence',
-                         'protocol_error', 'timeout', 'stalled')
+                         'protocol_error', 'timeout', 'stalled', 'over_budget')
      ORDER BY p.id DESC LIMIT 1) a ON true
  WHERE j.id = %(job_id)s::bigint
 """

@@ -80,7 +80,7 @@ async def enqueue(conn: Connection, jobs: Sequence[NewJob], *, who: str = "intak
     return int(row[0]) if row else 0
 
 
-# `by_person`: what a person does gives the attempts back and ends every wait but holds and dependencies.
+# `by_person`: what a person does gives attempts and allowance back and ends every wait but holds and dependencies.
 CHANGE_RESTING = """
 WITH old AS MATERIALIZED (
   SELECT id, state, kind, lane, priority, hold, waits_for FROM job
@@ -93,6 +93,8 @@ WITH old AS MATERIALIZED (
       parked = CASE WHEN %(unpark)s::boolean THEN NULL ELSE job.parked END,
       attempts = CASE WHEN %(by_person)s::boolean THEN 0 ELSE job.attempts END,
       given_back = CASE WHEN %(by_person)s::boolean THEN 0 ELSE job.given_back END,
+      spent_usd = CASE WHEN %(by_person)s::boolean THEN 0 ELSE job.spent_usd END,
+      fresh_from = CASE WHEN %(by_person)s::boolean THEN job.claim_no ELSE job.fresh_from END,
       not_before = CASE WHEN %(by_person)s::boolean THEN NULL ELSE job.not_before END,
       not_before_reason = CASE WHEN %(by_person)s::boolean THEN NULL ELSE job.not_before_reason END,
       max_attempts = CASE WHEN job.lane = %(lane)s THEN job.max_attempts

@@ -68,18 +68,33 @@ SELECT EXISTS (
 """
 CONFIGURE_LANE = """
 INSERT INTO lane (name, position, kinds, is_default, children_of_plan, lease_s, max_attempts, backoff_base_s,
-                  backoff_cap_s, run_timeout_s, stall_timeout_s, max_running)
+                  backoff_cap_s, run_timeout_s, stall_timeout_s, max_running, max_usd)
 VALUES (%(name)s, %(position)s::int, %(kinds)s::text[], %(is_default)s::boolean, %(children_of_plan)s,
         %(lease_s)s::float8, %(max_attempts)s::int, %(backoff_base_s)s::float8, %(backoff_cap_s)s::float8,
-        %(run_timeout_s)s::float8, %(stall_timeout_s)s::float8, %(max_running)s::int)
+        %(run_timeout_s)s::float8, %(stall_timeout_s)s::float8, %(max_running)s::int,
+        %(max_usd)s::float8::numeric)
 ON CONFLICT (name) DO UPDATE
    SET position = EXCLUDED.position, kinds = EXCLUDED.kinds, is_default = EXCLUDED.is_default,
        children_of_plan = EXCLUDED.children_of_plan, lease_s = EXCLUDED.lease_s, max_attempts = EXCLUDED.max_attempts,
        backoff_base_s = EXCLUDED.backoff_base_s, backoff_cap_s = EXCLUDED.backoff_cap_s,
        run_timeout_s = EXCLUDED.run_timeout_s, stall_timeout_s = EXCLUDED.stall_timeout_s,
-       max_running = EXCLUDED.max_running, configured = true
+       max_running = EXCLUDED.max_running, max_usd = EXCLUDED.max_usd, configured = true
 """
 CLOSE_LANES = "UPDATE lane SET configured = false WHERE configured AND name <> ALL (%(names)s::text[]) RETURNING name"
+# A cap that came, or fell: jobs that have used it up rest now. A transaction of its own, since jobs come before lanes
+# in the order of locks; one that is locked is being claimed, and gets nothing to spend.
+PARK_SPENT = """
+WITH spent AS MATERIALIZED (
+  SELECT j.id FROM job j JOIN lane l ON l.name = j.lane
+   WHERE j.state = 'pending' AND j.spent_usd > 0 AND j.spent_usd >= l.max_usd
+   ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
+), moved AS (
+  UPDATE job j SET state = 'waiting' WHERE j.id = ANY (ARRAY(SELECT s.id FROM spent s))
+  RETURNING j.id, j.state, j.reason
+)
+INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
+SELECT m.id, 'configuration', 'wait', 'pending', m.state, m.reason FROM moved m
+"""
 OPENED = "SELECT pg_notify('tireless_lane', name) FROM unnest(%(names)s::text[]) AS name"
 
 
@@ -100,6 +115,7 @@ async def sync_lanes(conn: Connection, lanes: Sequence[Lane]) -> list[str]:
             names = [lane.name for lane in lanes]
             closed = [str(name) async for (name,) in await conn.execute(CLOSE_LANES, {"names": names})]
             await conn.execute(OPENED, {"names": names})
+        await conn.execute(PARK_SPENT)
     return sorted(closed)
 
 
@@ -117,6 +133,7 @@ def _configured(lane: Lane, position: int) -> dict[str, object]:
         "run_timeout_s": lane.run_timeout_s,
         "stall_timeout_s": lane.stall_timeout_s,
         "max_running": lane.max_running,
+        "max_usd": lane.max_usd,
     }
 
 

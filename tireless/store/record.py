@@ -76,6 +76,21 @@ async def append_output(conn: Connection, attempt_id: int, token: UUID, text: st
     return True
 
 
+NOTE_USAGE = """
+UPDATE attempt a SET usage = %(usage)s::jsonb
+  FROM job j
+ WHERE a.id = %(attempt_id)s::bigint AND j.id = a.job_id AND j.claim_no = a.claim_no AND j.claim_token = %(token)s::uuid
+   AND j.state = 'claimed' AND a.ended_at IS NULL
+"""
+
+
+async def note_usage(conn: Connection, attempt_id: int, token: UUID, usage: Mapping[str, object]) -> bool:
+    """Note what a running attempt has used so far, for the sweep should its runner die. False: the claim is lost."""
+    with translate(f"noting the usage of attempt {attempt_id}"):
+        values = {"attempt_id": attempt_id, "token": token, "usage": jsonb(dict(usage))}
+        return (await conn.execute(NOTE_USAGE, values)).rowcount == 1
+
+
 # ------------------------------------------------------------------------------------------------ result
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tireless.domain import retry
 from tireless.domain.job import Failure, Parked, State
-from tireless.domain.outcome import Outcome, burns
+from tireless.domain.outcome import Outcome, burns, repeats
 from tireless.errors import StoreError
 from tireless.store.db import Connection, clean_text, jsonb, translate
 from tireless.store.look import Wake
@@ -38,6 +38,8 @@ class Policy:
     """The give-back in a row, by quota or blocked, that parks a job as suspect."""
     permanent_give_backs: int = 4
     """The same for one whose repository cannot be worked on until a person changes something."""
+    same_head: int = 3
+    """So many attempts in a row that end alike and leave the same behind park a job as no_progress."""
 
 
 POLICY = Policy()
@@ -55,6 +57,7 @@ class Ending:
     `cannot_start`: why the lane's command cannot be started on this host; holds (lane, host).
     `permanent`: a workspace_error that waiting will not mend; `reason` says what a person should do.
     `agent_ran` False: an end that says nothing about the lane's agent, neither to its breaker nor to its probe.
+    `head`: the git tree that was left behind, as far as it is known.
     """
 
     outcome: Outcome
@@ -70,6 +73,7 @@ class Ending:
     cannot_start: str | None = None
     permanent: bool = False
     agent_ran: bool = True
+    head: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ def fate(ending: Ending) -> Fate:
             return Fate(State.FAILED, code=Failure.REJECTED.value, counts=1)
         case Outcome.AGENT_ERROR | Outcome.NO_EVIDENCE | Outcome.PROTOCOL_ERROR | Outcome.TIMEOUT | Outcome.STALLED:
             return Fate(State.PENDING, wait_s=_backoff(ending), wait_reason="backoff", counts=1)
+        case Outcome.OVER_BUDGET:
+            return Fate(State.PENDING, parked=Parked.BUDGET_EXHAUSTED, counts=1)
         case Outcome.WORKSPACE_ERROR:
             if ending.cannot_start is not None:
                 return Fate(State.PENDING)  # this host is held, another one may have the command
@@ -131,7 +137,8 @@ SELECT settle_claim(
   in_reason => %(reason)s, in_summary => %(summary)s, in_exit_code => %(exit_code)s::int, in_usage => %(usage)s::jsonb,
   in_output_head => %(output_head)s, in_output_tail => %(output_tail)s,
   in_asked_s => %(asked_s)s::float8, in_cannot_start => %(cannot_start)s, in_counts => %(counts)s::int,
-  in_policy => %(policy)s::jsonb, in_permanent => %(permanent)s::boolean, in_notify => %(notify)s::boolean)
+  in_policy => %(policy)s::jsonb, in_permanent => %(permanent)s::boolean, in_notify => %(notify)s::boolean,
+  in_head => %(head)s)
 """
 
 
@@ -188,6 +195,7 @@ def _settled(job_id: int, token: UUID, ending: Ending, policy: Policy) -> dict[s
         "cannot_start": None if ending.cannot_start is None else clean_text(ending.cannot_start),
         "counts": becomes.counts if ending.agent_ran else 0,
         "policy": _policy(policy),
+        "head": ending.head if repeats(ending.outcome, named_a_time=ending.asked_s is not None) else None,
         "permanent": ending.permanent and ending.outcome is Outcome.WORKSPACE_ERROR,
     }
 

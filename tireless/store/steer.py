@@ -124,7 +124,8 @@ UNPARK = """
 WITH was AS (
   SELECT j.id, j.state, j.parked FROM job j WHERE j.id = %(job_id)s::bigint FOR NO KEY UPDATE
 ), moved AS (
-  UPDATE job j SET parked = NULL, attempts = 0, given_back = 0, state = 'waiting'
+  UPDATE job j
+     SET parked = NULL, attempts = 0, given_back = 0, spent_usd = 0, fresh_from = j.claim_no, state = 'waiting'
     FROM was WHERE j.id = was.id AND was.state = 'waiting' AND was.parked IS NOT NULL
   RETURNING j.id, j.state, j.reason, j.lane
 ), told AS (
