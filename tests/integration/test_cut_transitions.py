@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -198,6 +199,11 @@ async def cancels(conn: Connection, made: rows.Made) -> object:
     return await steer.cancel(conn, made.job_id, "ada")
 
 
+async def gives_up(conn: Connection, made: rows.Made) -> object:
+    """An operator ends a delivery that has begun."""
+    return await steer.cancel(conn, made.job_id, "ada", force=True)
+
+
 async def approves(conn: Connection, made: rows.Made) -> object:
     """An operator approves."""
     return await steer.approve(conn, made.job_id, "ada")
@@ -262,6 +268,7 @@ case("return", PUBLISHING, WAITING, taken_and_on_hold, ends(returns))
 case("cancel", PENDING, CANCELLED, there(), cancels)
 case("cancel", WAITING, CANCELLED, there("waiting", hold=True), cancels)
 case("cancel", PUBLISHING, CANCELLED, there("publishing"), cancels)
+case("cancel", PUBLISHING, FAILED, there("publishing", publish_began_at=datetime.now(UTC)), gives_up)
 
 BESIDE = [Case(there("claimed", kind="plan"), records)]
 """Not transitions, but of several statements as well."""

@@ -101,6 +101,12 @@ async def _expires(conn: Connection) -> None:
     await expire_stale_claims(conn)
 
 
+async def _gives_up(conn: Connection) -> None:
+    now = await rows.value(conn, "SELECT clock_timestamp()")
+    made = await rows.job(conn, state="publishing", publish_began_at=now)
+    await steer.cancel(conn, made.job_id, "ada", force=True)
+
+
 async def _wakes(conn: Connection) -> None:
     later = await rows.value(conn, "SELECT clock_timestamp() + interval '1 h'")
     for spent in (0, 3):
@@ -142,6 +148,7 @@ ACTS: tuple[Callable[[Connection], Coroutine[Any, Any, None]], ...] = (
     _wakes,
     _steps_aside,
     _cancels,
+    _gives_up,
     _steers,
 )
 

@@ -12,6 +12,8 @@ from tireless.domain.job import TERMINAL, Cancelled, State
 from tireless.errors import NotKnown, Refused
 from tireless.store.claim import RunnerId, claim_next, renew_claim
 from tireless.store.db import Connection
+from tireless.store.deliver import Ended, deliver
+from tireless.store.publish import take_publishing
 from tireless.store.steer import Cancelling, approve, bump, cancel, reroute, rerun
 from tireless.store.sweep import expire_stale_claims
 
@@ -63,6 +65,37 @@ async def test_cancel_comes_too_late_for_what_is_on_the_forge(conn: Connection) 
     assert await refusal(conn, begun) == "too_late"
     assert await cancel(conn, taken.job_id, "ada") is Cancelling.CANCELLED
     assert await rows.states(conn, [begun, taken]) == ["publishing", "cancelled"]
+
+
+async def test_a_delivery_that_has_begun_is_given_up_by_force(conn: Connection) -> None:
+    """It ends failed and names what is on the forge; its publisher's words are lost; what was never sent is dropped."""
+    now = await rows.value(conn, "SELECT clock_timestamp()")
+    made = await rows.job(conn, state="publishing", kind="plan", publish_began_at=now, pull_request=12)
+    await rows.change(conn, "attempt", made.attempt_id, commit_sha="c", branch="b")
+    for key, sent in (("made", {"number": 31, "sent_at": now}), ("sent", {"sent_at": now}), ("planned", {})):
+        await rows.child(conn, made.issue_id, key, job_id=made.job_id, attempt_id=made.attempt_id, **sent)
+    taken = await take_publishing(conn, [rows.FORGE], by="p1", take_s=60, unanswered_s=60)
+    assert taken is not None
+    assert await refusal(conn, made) == "too_late"
+    assert await cancel(conn, made.job_id, "ada", force=True) is Cancelling.ABANDONED
+    job = await rows.row(conn, "job", made.job_id)
+    assert (job["state"], job["reason"], job["publish_token"]) == ("failed", "unpublishable", None)
+    told = await rows.value(conn, "SELECT details FROM job_event WHERE what = 'cancel'")
+    assert (job["publish_reason"], told) == ("given_up", {"branch": "b", "pull_request": 12, "children": [31]})
+    assert await rows.events(conn, made.job_id) == [("cancel", "publishing", "failed", "unpublishable")]
+    left = await rows.rows(conn, "SELECT key FROM child ORDER BY key")
+    assert [row["key"] for row in left] == ["made", "sent"]
+    async with conn.transaction():
+        assert await deliver(conn, taken, by="p1") is Ended.LOST
+    assert await refusal(conn, made) == "already_ended"
+
+
+async def test_force_is_for_deliveries_alone(conn: Connection) -> None:
+    """Everywhere else it changes nothing of what a cancel does."""
+    resting, running = await rows.job(conn), await rows.job(conn, state="claimed")
+    ready = await rows.job(conn, state="publishing")
+    came = [await cancel(conn, made.job_id, "ada", force=True) for made in (resting, running, ready)]
+    assert came == [Cancelling.CANCELLED, Cancelling.REQUESTED, Cancelling.CANCELLED]
 
 
 async def test_a_runner_learns_of_a_cancel_by_renewing(conn: Connection) -> None:

@@ -86,6 +86,15 @@ def test_a_failure_says_its_cause_and_what_to_do(reason: Failure) -> None:
     assert "take `tireless/go` off and put it on again" in said.next_step
 
 
+def test_a_delivery_that_was_given_up_names_what_is_left_of_it() -> None:
+    """By links, so that a person can end it; nothing is said of what was never made."""
+    given_up = {"state": State.FAILED, "reason": "unpublishable", "publish_reason": "given_up"}
+    said = tell(shown(**given_up, branch="tireless/7-a.01234567", pull_request=12), VOICE)
+    assert "An operator gave its delivery up" in said.comment
+    assert "`tireless/7-a.01234567` and [pull request 12](" in said.comment
+    assert "On the forge there" not in tell(shown(**given_up), VOICE).comment
+
+
 @pytest.mark.parametrize("parked", list(Parked))
 def test_a_parked_job_says_what_a_person_can_do(parked: Parked) -> None:
     """What waits for a person names a step in the forge or the operator's command for exactly this job."""

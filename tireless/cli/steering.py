@@ -26,16 +26,19 @@ async def _act(frame: Frame, act: Callable[[Connection], Awaitable[T]]) -> T:
 
 @click.command("cancel")
 @JOB
+@click.option("--force", is_flag=True, help="Also when its delivery has begun: what there is of it stays on the forge.")
 @printing
 @pass_frame
-def cancel(frame: Frame, job: int) -> None:
+def cancel(frame: Frame, job: int, force: bool) -> None:
     """End JOB. One that runs is asked to stop; its runner hears of it with its next renewal."""
-    came = run(_act(frame, lambda conn: steer.cancel(conn, job, operator())))
+    came = run(_act(frame, lambda conn: steer.cancel(conn, job, operator(), force=force)))
     match came:
         case Cancelling.CANCELLED:
             text = f"job {job} is cancelled"
         case Cancelling.REQUESTED:
             text = f"job {job} was asked to stop; see `tireless jobs show {job}`"
+        case Cancelling.ABANDONED:
+            text = f"job {job} has failed; what there is of it on the forge is yours to end: `tireless jobs show {job}`"
     frame.show({"job": job, "result": came}, text)
 
 

@@ -197,7 +197,7 @@ def _says(picture: Picture, job: JobPicture, voice: Voice) -> tuple[str, str, st
             sentence, quoted = _delivered(picture, job)
             return sentence, f"{_after_delivery(picture, job, voice)}{again}", quoted
         case State.FAILED:
-            sentence, quoted = _failed(job)
+            sentence, quoted = _failed(picture, job)
             return sentence, again, quoted
         case State.CANCELLED:
             return _cancelled(job), again, None
@@ -284,7 +284,7 @@ def _delivered(picture: Picture, job: JobPicture) -> tuple[str, str | None]:
     return "Done.", None
 
 
-def _failed(job: JobPicture) -> tuple[str, str | None]:
+def _failed(picture: Picture, job: JobPicture) -> tuple[str, str | None]:
     match job.reason:
         case Failure.EXHAUSTED:
             return (
@@ -293,6 +293,12 @@ def _failed(job: JobPicture) -> tuple[str, str | None]:
             )
         case Failure.REJECTED:
             return "The agent says that this cannot be done.", _why(job)
+        case Failure.UNPUBLISHABLE if job.publish_reason == "given_up":
+            parts = [f"the branch `{job.branch}`"] if job.branch else []
+            if job.pull_request is not None:
+                parts.append(f"[pull request {job.pull_request}]({picture.address(job.pull_request, pull=True)})")
+            left = f" On the forge there {'are' if len(parts) > 1 else 'is'} {' and '.join(parts)}." if parts else ""
+            return f"An operator gave its delivery up; what there was of it is left to people.{left}", None
         case Failure.UNPUBLISHABLE:
             kept = f" The work is kept on the branch `{job.branch}`." if job.branch else ""
             return f"The work is done, but the forge refuses the text it comes with.{kept}", job.error

@@ -8,6 +8,7 @@ enqueue ──► pending ──────► claimed ──────► pu
               pending ◄────────┘ lease expired, given back
          claimed ──► publishing   also by expiry after a recorded result
          pending, waiting, claimed, publishing before its first create ──► cancelled
+         publishing after it, by force of an operator ──► failed: unpublishable
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("cancel", State.PENDING, State.CANCELLED),
     Transition("cancel", State.WAITING, State.CANCELLED),
     Transition("cancel", State.PUBLISHING, State.CANCELLED),
+    Transition("cancel", State.PUBLISHING, State.FAILED),
 )
 
 

@@ -24,16 +24,53 @@ class Cancelling(StrEnum):
     CANCELLED = "cancelled"
     REQUESTED = "requested"
     """A runner has it: it learns of this from its next renewal; if it is dead, the sweep ends the job."""
+    ABANDONED = "abandoned"
+    """What had begun of its delivery stays on the forge: the job ended failed, as unpublishable."""
 
 
+# What was delivered in part stays where it is, and is named: a person must look at it. A publisher that has the job
+# finds its take gone at its next word.
+ABANDON = """
+WITH part AS (
+  SELECT j.id, j.pull_request, a.branch,
+         ARRAY(SELECT c.number FROM child c WHERE c.job_id = j.id AND c.number IS NOT NULL ORDER BY 1) AS children
+    FROM job j LEFT JOIN attempt a ON a.id = j.result_attempt
+   WHERE j.id = %(job_id)s::bigint AND j.state = 'publishing' AND j.publish_began_at IS NOT NULL FOR NO KEY UPDATE OF j
+), ended AS (
+  UPDATE job j SET state = 'failed', reason = 'unpublishable', finished_at = clock_timestamp(),
+                   publish_reason = 'given_up', publish_by = NULL, publish_token = NULL, publish_until = NULL, publish_not_before = NULL
+    FROM part p WHERE j.id = p.id
+  RETURNING j.id
+), told AS (
+  INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
+  SELECT p.id, %(who)s, 'cancel', 'publishing', 'failed', 'unpublishable',
+         jsonb_build_object('branch', p.branch, 'pull_request', p.pull_request, 'children', p.children)
+    FROM part p JOIN ended e ON e.id = p.id
+)
+SELECT e.id FROM ended e
+"""
+ABANDONED = """
+SELECT jobs_ended(ARRAY[%(job_id)s::bigint]), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '')
+"""
 CANCEL = "SELECT cancel_job(%(job_id)s::bigint, %(who)s::text, %(code)s::text)"
 
 
-async def cancel(conn: Connection, job_id: int, by: str, *, reason: Cancelled = Cancelled.OPERATOR) -> Cancelling:
-    """Cancel a job in any state. Refused: `already_ended`, or `too_late` once something of it may be on the forge."""
-    with translate(f"cancelling job {job_id}"):
-        values = {"job_id": job_id, "who": f"operator {by}", "code": reason.value}
-        row = await (await conn.execute(CANCEL, values)).fetchone()
+async def cancel(
+    conn: Connection, job_id: int, by: str, *, reason: Cancelled = Cancelled.OPERATOR, force: bool = False
+) -> Cancelling:
+    """Cancel a job in any state. Refused: `already_ended`, or `too_late` once something of it may be on the forge.
+
+    With `force` the delivery of such a job is given up: it ends failed, as unpublishable, and what there is of it on
+    the forge is named and left to a person.
+    """
+    doing = f"cancelling job {job_id}"
+    values = {"job_id": job_id, "who": f"operator {by}", "code": reason.value}
+    async with transaction(conn, doing):
+        with translate(doing):
+            row = await (await conn.execute(CANCEL, values)).fetchone()
+            if force and row and row[0] == "too_late" and await (await conn.execute(ABANDON, values)).fetchone():
+                await conn.execute(ABANDONED, values)
+                return Cancelling.ABANDONED
     match row[0] if row else None:
         case None:
             raise _no_job(job_id)
@@ -43,7 +80,8 @@ async def cancel(conn: Connection, job_id: int, by: str, *, reason: Cancelled = 
             raise Refused(
                 "too_late",
                 f"job {job_id} is being delivered: something of it is on the forge already. "
-                "Wait for its end and close its pull request there",
+                "Wait for its end and close its pull request there, or give the delivery up (`--force`): "
+                "what there is of it stays on the forge then",
             )
         case answer:
             return Cancelling(answer)
