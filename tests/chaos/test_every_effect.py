@@ -36,7 +36,14 @@ GIT = {
     "init": "lays out", "config": "lays out", "checkout": "lays out",
     "add": "makes objects", "read-tree": "makes objects", "write-tree": "makes objects", "hash-object": "makes objects",
 }  # fmt: skip
-WITH_THE_POLLS = {"look made", "look deleted", "issue counted", "mirror repairs_since", "output_chunk made"}
+WITH_THE_POLLS = {
+    "look made",
+    "look deleted",
+    "issue counted",
+    "mirror changed",
+    "mirror repairs_since",
+    "output_chunk made",
+}
 """Kinds that come and go with the order of polls: not missed when they were not met before the end."""
 
 
