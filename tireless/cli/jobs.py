@@ -109,7 +109,7 @@ async def _detail(frame: Frame, job: int) -> JobDetail:
 def _told(found: JobDetail) -> str:
     parts = ["\n".join(f"{name:12} {value}" for name, value in _facts(found.job) if value not in (None, "", []))]
     if found.attempts:
-        head = ("CLAIM", "RUNNER", "CLAIMED", "ENDED", "OUTCOME", "COUNTS", "REASON")
+        head = ("CLAIM", "RUNNER", "CLAIMED", "ENDED", "OUTCOME", "COUNTS", "USD", "REASON")
         parts.append(table(head, map(_attempt, found.attempts), empty=""))
     if found.events:
         parts.append(table(("AT", "WHO", "WHAT", "TO", "REASON"), map(event, found.events), empty=""))
@@ -129,6 +129,7 @@ def _facts(job: JobRow) -> list[tuple[str, object]]:
         ("lane", job.lane),
         ("state", f"{job.state}{f' ({job.reason})' if job.reason else ''}"),
         ("attempts", f"{job.attempts} of {job.max_attempts}"),
+        ("cost", _cost(job)),
         ("asked by", f"{job.asked_by} ({job.source})"),
         ("made", job.created_at),
         ("claimed by", f"{job.claimed_by} on {job.claimed_host}" if job.claimed_by else None),
@@ -146,9 +147,23 @@ def _facts(job: JobRow) -> list[tuple[str, object]]:
     ]
 
 
+def _cost(job: JobRow) -> str | None:
+    """What its agents said they used, and how far its cap is away; None where neither is known."""
+    said = [f"{job.runs} runs"]
+    if job.input_tokens is not None or job.output_tokens is not None:
+        said.append(f"{job.input_tokens or 0} tokens in, {job.output_tokens or 0} out")
+    if job.usd is not None:
+        said.append(f"{job.usd:g} USD")
+    if job.max_usd is not None:
+        said.append(f"{job.spent_usd:g} of {job.max_usd:g} USD until a person acts")
+    return ", ".join(said) if len(said) > 1 else None
+
+
 def _attempt(row: AttemptRow) -> tuple[object, ...]:
     counts = row.burned if row.burned is not None else None
-    return row.claim_no, f"{row.runner}@{row.host}", row.claimed_at, row.ended_at, row.outcome, counts, row.reason
+    usd = (row.usage or {}).get("usd")
+    who = f"{row.runner}@{row.host}"
+    return row.claim_no, who, row.claimed_at, row.ended_at, row.outcome, counts, usd, row.reason
 
 
 def event(row: EventRow) -> tuple[object, ...]:

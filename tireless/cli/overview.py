@@ -11,7 +11,7 @@ import click
 from tireless.cli.frame import Frame, database, pass_frame, plain, printing, run, table
 from tireless.cli.jobs import event
 from tireless.store import inspect
-from tireless.store.inspect import EventRow, RunnerRow, Stats
+from tireless.store.inspect import Cost, EventRow, RunnerRow, Stats, UsageSums
 
 _FOLLOW_S = 1.0
 _HEAD = ("AT", "JOB", "ISSUE", "WHO", "WHAT", "TO", "REASON")
@@ -42,18 +42,32 @@ async def _runners(frame: Frame) -> list[RunnerRow]:
 
 
 @click.command("stats")
+@click.option("--days", type=click.IntRange(1, 3660), default=7, show_default=True, help="Usage of so many days.")
 @printing
 @pass_frame
-def stats(frame: Frame) -> None:
-    """Counts and ages over everything, in seconds."""
-    found = run(_stats(frame))
-    lines = [f"{name.replace('_', ' '):24} {_number(value)}" for name, value in asdict(found).items()]
-    frame.show(found, "\n".join(lines))
+def stats(frame: Frame, days: int) -> None:
+    """Counts and ages over everything, in seconds; what agents used, by day, lane and repository."""
+    found, used = run(_stats(frame, days))
+    frame.show(asdict(found) | {"usage": used}, lambda: _counted(found, used))
 
 
-async def _stats(frame: Frame) -> Stats:
+async def _stats(frame: Frame, days: int) -> tuple[Stats, UsageSums]:
     async with database(frame) as conn:
-        return await inspect.stats(conn)
+        return await inspect.stats(conn), await inspect.usage_sums(conn, days=days)
+
+
+def _counted(found: Stats, used: UsageSums) -> str:
+    lines = [f"{name.replace('_', ' '):24} {_number(value)}" for name, value in asdict(found).items()]
+    parts = ["\n".join(lines)]
+    for what, sums in (("DAY", used.by_day), ("LANE", used.by_lane), ("REPOSITORY", used.by_repository)):
+        rows = [(name, *_sums(cost)) for name, cost in sums.items()] + [("all", *_sums(used.total))]
+        head = (what, "RUNS", "GIVEN BACK", "TOKENS IN", "TOKENS OUT", "USD")
+        parts.append(table(head, rows if sums else [], empty=""))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _sums(cost: Cost) -> tuple[object, ...]:
+    return cost.runs, cost.given_back, cost.input_tokens, cost.output_tokens, f"{cost.usd:.2f}"
 
 
 def _number(value: float | None) -> str:

@@ -29,11 +29,13 @@ from tireless.store.inspect_places import (
 )
 from tireless.store.lanes import HoldRow, LaneRow, lane_rows
 from tireless.store.snapshots import HeldSnapshot, held_snapshots
+from tireless.store.usage import Cost, UsageSums, usage_sums
 
 __all__ = [
     "ALIVE_S",
     "AttemptRow",
     "ChildOf",
+    "Cost",
     "EventRow",
     "Explanation",
     "HeldSnapshot",
@@ -47,6 +49,7 @@ __all__ = [
     "RepositoryRow",
     "RunnerRow",
     "Stats",
+    "UsageSums",
     "attempt_output",
     "children_of",
     "event_rows",
@@ -60,4 +63,5 @@ __all__ = [
     "repository_rows",
     "runner_rows",
     "stats",
+    "usage_sums",
 ]

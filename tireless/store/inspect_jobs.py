@@ -64,7 +64,8 @@ async def children_of(conn: Connection, repo: str, number: int) -> list[ChildOf]
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """A job with the issue it is of. `parent` is the number of the plan whose child that issue is; `asked_by` who
-    asked, by which `source`; `seconds` since it was claimed, or made, or ended."""
+    asked, by which `source`; `runs` its attempts that were not given back, and what all of them said they used;
+    `spent_usd` of that since a person last acted, of `max_usd` that its lane allows."""
 
     id: int
     forge: str
@@ -96,6 +97,12 @@ class JobRow:
     parent: int | None
     source: str
     asked_by: str
+    runs: int
+    input_tokens: int | None
+    output_tokens: int | None
+    usd: float | None
+    spent_usd: float
+    max_usd: float | None
 
 
 # Live jobs by the predicate of one_live_job_per_issue, so that no history is walked.
@@ -104,11 +111,19 @@ SELECT j.id, r.forge, r.owner || '/' || r.name AS repo, i.number, i.title, i.url
        j.priority, j.attempts, j.max_attempts, j.created_at, j.claimed_at, j.claimed_by, j.claimed_host,
        j.claim_expires_at, j.not_before, j.waits_for, j.question, j.cancel_requested, j.publish_reason, j.pull_request,
        j.summary, j.rerun_of, j.finished_at, q.source, q.actor_login AS asked_by,
+       u.runs, u.input_tokens, u.output_tokens, u.usd, j.spent_usd::float8 AS spent_usd, l.max_usd::float8 AS max_usd,
        (SELECT p.number FROM child c JOIN issue p ON p.id = c.plan_issue_id WHERE c.issue_id = i.id) AS parent
   FROM job j
   JOIN issue i ON i.id = j.issue_id
   JOIN repository r ON r.id = j.repository_id
   JOIN request q ON q.id = j.request_id
+  JOIN lane l ON l.name = j.lane
+ CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE a.burned IS NOT FALSE) AS runs,
+           sum((a.usage ->> 'input_tokens')::numeric)::bigint AS input_tokens,
+           sum((a.usage ->> 'output_tokens')::numeric)::bigint AS output_tokens,
+           sum((a.usage ->> 'usd')::numeric)::float8 AS usd
+      FROM attempt a WHERE a.job_id = j.id) u
  WHERE j.state IN ('pending', 'waiting', 'claimed', 'publishing')
    AND (%(states)s::text[] = '{}' OR j.state = ANY (%(states)s::text[]))
    AND (%(lane)s::text IS NULL OR j.lane = %(lane)s)
@@ -122,11 +137,19 @@ SELECT j.id, r.forge, r.owner || '/' || r.name AS repo, i.number, i.title, i.url
        j.priority, j.attempts, j.max_attempts, j.created_at, j.claimed_at, j.claimed_by, j.claimed_host,
        j.claim_expires_at, j.not_before, j.waits_for, j.question, j.cancel_requested, j.publish_reason, j.pull_request,
        j.summary, j.rerun_of, j.finished_at, q.source, q.actor_login AS asked_by,
+       u.runs, u.input_tokens, u.output_tokens, u.usd, j.spent_usd::float8 AS spent_usd, l.max_usd::float8 AS max_usd,
        (SELECT p.number FROM child c JOIN issue p ON p.id = c.plan_issue_id WHERE c.issue_id = i.id) AS parent
   FROM job j
   JOIN issue i ON i.id = j.issue_id
   JOIN repository r ON r.id = j.repository_id
   JOIN request q ON q.id = j.request_id
+  JOIN lane l ON l.name = j.lane
+ CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE a.burned IS NOT FALSE) AS runs,
+           sum((a.usage ->> 'input_tokens')::numeric)::bigint AS input_tokens,
+           sum((a.usage ->> 'output_tokens')::numeric)::bigint AS output_tokens,
+           sum((a.usage ->> 'usd')::numeric)::float8 AS usd
+      FROM attempt a WHERE a.job_id = j.id) u
  WHERE (%(states)s::text[] = '{}' OR j.state = ANY (%(states)s::text[]))
    AND (%(lane)s::text IS NULL OR j.lane = %(lane)s)
    AND (%(repo)s::text IS NULL OR lower(r.owner || '/' || r.name) = lower(%(repo)s))

@@ -37,10 +37,14 @@ class Metrics:
         self._snapshot_age = self._gauge(
             "tireless_oldest_snapshot_transactions", "Transactions begun since any snapshot still held.", "kind", "name"
         )
+        self._used = self._gauge(
+            "tireless_usage_today", "What agents said they used since 0:00 UTC, and their runs.", "lane", "what"
+        )
         self._loop_ok = self._gauge("tireless_loop_ok", "1 while the loop's last success is recent.", "loop")
         self._loop_age = self._gauge("tireless_loop_age_seconds", "Seconds since the loop's last success.", "loop")
         self._loop_failures = self._gauge("tireless_loop_failures", "Failed ticks in a row.", "loop")
-        self._of_rows = (self._lane_jobs, self._lane_held, self._counts, self._ages, self._snapshot, self._snapshot_age)
+        lanes = (self._lane_jobs, self._lane_held, self._used)
+        self._of_rows = (*lanes, self._counts, self._ages, self._snapshot, self._snapshot_age)
         self._database = self._gauge("tireless_database_up", "1 when the database answered this scrape.")
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -66,6 +70,7 @@ class Metrics:
             lanes = await inspect.lane_rows(conn)
             counts = asdict(await inspect.stats(conn))
             snapshots = await inspect.held_snapshots(conn)
+            used = await inspect.usage_sums(conn, days=1)
         if oldest := max(snapshots, key=lambda held: held.age_s or 0.0, default=None):
             self._snapshot.labels(oldest.kind, oldest.name).set(oldest.age_s or 0.0)
         if oldest := max(snapshots, key=lambda held: held.transactions, default=None):
@@ -74,6 +79,9 @@ class Metrics:
             for state in _STATES:
                 self._lane_jobs.labels(lane.name, state).set(getattr(lane, state))
             self._lane_held.labels(lane.name).set(any(not hold.host for hold in lane.holds))
+        for lane_name, cost in used.by_lane.items():
+            for what, value in asdict(cost).items():
+                self._used.labels(lane_name, what).set(value)
         for what, value in counts.items():
             if what.endswith("_s"):
                 self._ages.labels(what.removesuffix("_s")).set(value or 0)

@@ -52,6 +52,7 @@ class Pages:
         async with self._pool.connection() as conn:
             values = {
                 "stats": await inspect.stats(conn),
+                "used": (await inspect.usage_sums(conn, days=1)).total,
                 "lanes": await inspect.lane_rows(conn),
                 "jobs": await inspect.job_rows(conn, states=_LIVE, limit=_LIVE_SHOWN),
                 "ended": await inspect.job_rows(conn, states=_ENDED, limit=_ENDED_SHOWN),
