@@ -62,6 +62,8 @@ class House:
         try:
             ended = await self.room.execute(prepared, self.control, on_output=self.output.append)
             verdict = await self.room.collect(prepared, ended)
+            if verdict.commit:
+                await self.room.spaces.save(prepared.space, verdict.commit)
             return verdict, await self.room.after_run(prepared, ended, self.control)
         finally:
             await self.room.remove(prepared)

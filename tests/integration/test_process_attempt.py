@@ -19,6 +19,8 @@ from tireless.agent.control import Control, boottime
 from tireless.agent.gitcli import Credential, Git, Remote
 from tireless.agent.places import Places
 from tireless.agent.protocol import Assignment
+from tireless.agent.retention import Retention
+from tireless.agent.upkeep import Upkeep
 from tireless.agent.workspace import Workspaces
 from tireless.domain.job import Kind
 from tireless.domain.outcome import Note, Outcome, Stop, Verdict
@@ -57,6 +59,8 @@ class House:
     async def shell(self, script: str, *, kind: Kind = Kind.IMPLEMENT) -> Verdict:
         """What an attempt by a shell script comes to; its traces are removed."""
         verdict, prepared = await self.attempt(replace(assignment(), kind=kind), "/bin/sh", "-c", script)
+        if verdict.commit:
+            await self.room.spaces.save(prepared.space, verdict.commit)
         await self.room.remove(prepared)
         return verdict
 
@@ -115,6 +119,8 @@ async def test_documented_python_agent_commits_and_asks(house: House) -> None:
     assert (
         plain_git(prepared.space.home.own / "work.git", "cat-file", "-p", f"{verdict.commit}:TITLE") == "Make it shine"
     )
+    assert verdict.commit is not None
+    await house.room.push(prepared, house.remote, verdict.commit)
     await house.room.remove(prepared)
     verdict, _ = await house.attempt(assignment(title="Shine?"), agent)
     assert (verdict.outcome, verdict.question) == (Outcome.NEEDS_INPUT, "What is meant by: Shine?")
@@ -251,3 +257,22 @@ async def test_no_token_anywhere_in_a_run(house: House) -> None:
     assert "FOUND" not in seen
     assert "SECRET" not in seen
     await house.room.remove(prepared)
+
+
+async def test_work_that_nobody_has_is_left_for_who_tidies_up(house: House) -> None:
+    """A `done` that was neither pushed nor saved is not removed with its tree; the next round makes a bundle of it."""
+    verdict, prepared = await house.attempt(assignment(), "/bin/sh", "-c", "echo more >> README")
+    assert verdict.commit is not None
+    await house.room.remove(prepared)
+    places = house.room.spaces.places
+    assert places.stale() == [prepared.space.home.key]
+    (act,) = await Upkeep(house.room.spaces, Redactor(), Retention()).tidy()
+    assert (act.saved, act.error, places.runs()) == ("12.0123abcd.bundle", None, [])
+    assert places.saved("12.0123abcd").exists()
+
+
+@pytest.mark.parametrize("script", ["true", "exit 40", "echo more >> README; exit 1"])
+async def test_runs_with_nothing_to_lose_go_at_once(house: House, script: str) -> None:
+    """Nothing was changed, or what was changed is saved already: the tree is removed with its attempt."""
+    await house.shell(script)
+    assert os.listdir(house.root / "root" / "runs") == []

@@ -279,7 +279,7 @@ async def test_lease_too_short_for_this_runner_is_refused(bench: Bench) -> None:
 async def test_repository_out_of_reach_is_given_back_with_backoff(bench: Bench) -> None:
     """A clone that fails counts no attempt and waits, however often: the agent never ran."""
     await rows.lane(bench.conn, **NEVER_BY_ITSELF)
-    await rows.repository(bench.conn, bench.stage.path, clone_url=f"{bench.stage.url}/acme/nothing.git")
+    await rows.repository(bench.conn, bench.stage.path, clone_url="http://127.0.0.1:1/acme/nothing.git")
     made = await bench.job([exits(40)])
     for claims in (1, 2):
         await bench.work()
@@ -291,9 +291,9 @@ async def test_repository_out_of_reach_is_given_back_with_backoff(bench: Bench) 
 
 
 async def test_host_that_can_run_nothing_claims_slowly(bench: Bench) -> None:
-    """A runner whose attempts end by faults of our own pauses before it claims again: it must not churn the queue."""
+    """A runner that reaches no forge pauses before it claims again: it must not churn the queue."""
     await rows.lane(bench.conn, **NEVER_BY_ITSELF)
-    await rows.repository(bench.conn, bench.stage.path, clone_url=f"{bench.stage.url}/acme/nothing.git")
+    await rows.repository(bench.conn, bench.stage.path, clone_url="http://127.0.0.1:1/acme/nothing.git")
     for _ in range(2):
         await bench.job([exits(40)])
     await bench.work()
@@ -316,7 +316,7 @@ async def test_fault_of_ours_is_tried_again_less_often_each_time(
 ) -> None:
     """An attempt that no agent ran in counts nothing, and still each claim in vain doubles the wait."""
     await rows.lane(bench.conn, backoff_base_s=100.0, backoff_cap_s=10_000.0)
-    await rows.repository(bench.conn, bench.stage.path, clone_url=f"{bench.stage.url}/acme/nothing.git")
+    await rows.repository(bench.conn, bench.stage.path, clone_url="http://127.0.0.1:1/acme/nothing.git")
     made = await bench.job([exits(40)], claim_no=claims_before)
     await bench.work(worker_type=_Punctual)
     query = "SELECT extract(epoch FROM not_before - clock_timestamp())::float8 FROM job WHERE id = %(id)s"

@@ -63,6 +63,7 @@ class Yard:
         space = await self.spaces.prepare(
             key, self.remote, repository=repository, base_branch="main", run_as=self.run_as, subject=ABOUT
         )
+        self.spaces.began(space.home)
         if dead:
             space.home.hold.close()  # as the kernel does for who dies
         return space
@@ -98,7 +99,7 @@ async def test_work_of_a_dead_run_is_saved_and_its_tree_goes(yard: Yard) -> None
     (space.home.tree / "b").write_text("left over\n")
     (act,) = await yard.tidy()
     assert (act.item.what, act.item.job, act.item.issue) == (What.TREE, 12, "main:ada/lamp#7")
-    assert (act.reason, act.saved, act.error) == ("its runner died", "12.0123abcd.bundle", None)
+    assert (act.reason, act.saved, act.error) == ("nobody works on it any more", "12.0123abcd.bundle", None)
     assert (yard.saved("a"), yard.saved("b")) == ("committed", "left over")
     assert yard.names("runs") == []
     (bundle,) = [item for item in survey(yard.places) if item.what is What.BUNDLE]
@@ -383,7 +384,7 @@ async def test_workspaces_ls_and_prune(yard: Yard, tmp_path: Path) -> None:
     (dead.home.tree / "b").write_text("1")
     said = await inside("workspaces", "ls", "--config", config, home=tmp_path)
     assert said.code == 0
-    assert re.search(r"tree +12\.0123abcd +12 +main:ada/lamp#7 .* no +its runner died", said.out)
+    assert re.search(r"tree +12\.0123abcd +12 +main:ada/lamp#7 .* no +nobody works on it any more", said.out)
     assert re.search(r"tree +13\.0123abcd .* yes +-", said.out)
     data = (await inside("workspaces", "ls", "--json", "--config", config, home=tmp_path)).data
     shown = {(each["kind"], each["in_use"]) for each in data["workspaces"]}

@@ -129,6 +129,7 @@ class AgentRoom:
         if prepared.said:
             on_output(prepared.said)
         ran = await self._before(Hook.BEFORE_RUN, prepared, control, on_output)
+        self.spaces.began(prepared.space.home)
         ended = await run_agent(prepared.spec, control, on_output=on_output, redactor=self._redactor, on_usage=on_usage)
         return with_hooks(ended, before=prepared.said + ran.said)
 
@@ -152,6 +153,8 @@ class AgentRoom:
             return decide(ended, None, Evidence(), kind)
         result = protocol.read_result(prepared.exchange, self._redactor)
         evidence = await self._evidence(prepared, result if isinstance(result, Result) else None)
+        if kind is not Kind.IMPLEMENT or evidence.commit is None:
+            self.spaces.settled(prepared.space.home)
         verdict = replace(decide(ended, result, evidence, kind), tree=evidence.tree)
         if kind is Kind.IMPLEMENT and evidence.commit is not None and verdict.commit is None:
             verdict = await self._save(prepared, evidence.commit, verdict)
@@ -159,13 +162,24 @@ class AgentRoom:
 
     async def push(self, prepared: Prepared, remote: Remote, commit: str) -> bool:
         """Create this attempt's branch at the recorded commit; False: it was there already. Check the lease first."""
-        return await self.spaces.push(prepared.space, remote, commit=commit, branch=prepared.branch)
+        created = await self.spaces.push(prepared.space, remote, commit=commit, branch=prepared.branch)
+        self.spaces.settled(prepared.space.home)
+        return created
 
     async def remove(self, prepared: Prepared) -> None:
-        """The hook before_remove, then remove everything of this attempt but a saved bundle; idempotent."""
-        if self.spaces.places.has_run(prepared.space.home.key):
+        """The hook before_remove, then remove everything of this attempt but a saved bundle; idempotent.
+
+        Work that was neither pushed nor saved (the lease was lost, or something broke off) is left where it is, for
+        whoever tidies up next: to save it takes its time, and this slot is wanted.
+        """
+        home = prepared.space.home
+        if self.spaces.places.has_run(home.key):
             await self._after(Hook.BEFORE_REMOVE, prepared, prepared.hooks, _long_enough(prepared.hooks))
-        await self.spaces.drop(prepared.space.home)
+        if self.spaces.may_lose(home):
+            home.hold.close()
+            _log.warning("work left to be tidied up", run=home.key)
+            return
+        await self.spaces.drop(home)
 
     async def _before(
         self,

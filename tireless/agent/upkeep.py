@@ -83,14 +83,14 @@ class Upkeep:
                 continue
             reason = out_of_bounds.get(item.path)
             if dry:
-                acts.append(Act(item, reason or "its runner died; its work is saved first"))
+                acts.append(Act(item, reason or "nobody works on it any more; its work is saved first"))
             elif act := await self._bury(item, reason):
                 acts.append(act)
         return acts
 
     async def _bury(self, item: Item, out_of_bounds: str | None) -> Act | None:
         """Save and remove one dead run; None when somebody else has it."""
-        reason, saved = out_of_bounds or "its runner died", None
+        reason, saved = out_of_bounds or "nobody works on it any more", None
         try:
             origin = read_origin(item.path / "own" / NAME)
             home = self._spaces.places.take(item.key, origin.tree_id if origin else (0, 0))
@@ -114,6 +114,8 @@ class Upkeep:
             return None, "nothing says what it came from" if _has_git(home.tree) else None
         if self._spaces.places.saved(home.key).exists():
             return self._spaces.places.saved(home.key).name, None  # by the runner itself, just before it died
+        if not self._spaces.may_lose(home):
+            return None, None  # no agent ever ran in it, or its work was delivered
         space = Workspace(
             home=home,
             cache=self._spaces.places.root / "cache" / origin.cache,

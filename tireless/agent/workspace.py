@@ -24,6 +24,8 @@ from tireless.errors import Unworkable, WorkspaceError
 TRAILER = "Tireless-Request"
 """The trailer of each pushed head: which request it answers."""
 LOCK_LIMIT_S = 900.0
+_BEGAN, _SETTLED = "began", "settled"
+"""Notes in a run's own directory, for whoever finds it after its runner died."""
 _LOCAL_S = 120.0
 _PIN = "refs/tireless/base/"
 _OUT = "refs/tireless/out/"
@@ -214,6 +216,24 @@ class Workspaces:
             await self.git.run("gc", "--quiet", "--prune=2.weeks.ago", git_dir=cache, hold=hold.fds)
         finally:
             hold.close()
+
+    def began(self, home: Home) -> None:
+        """Note that an agent runs in this tree: from here on there may be work in it."""
+        try:
+            (home.own / _BEGAN).touch()
+        except OSError as error:
+            raise WorkspaceError(f"could not write to the directories of a run at {home.own}: {error}") from error
+
+    def settled(self, home: Home) -> None:
+        """Note that nothing is lost with this tree any more."""
+        with contextlib.suppress(OSError):  # then it is saved once more than is needed
+            (home.own / _SETTLED).touch()
+
+    def may_lose(self, home: Home) -> bool:
+        """Is there a run on disk whose work was neither delivered nor saved, as far as anybody noted?"""
+        if not (home.own / _BEGAN).exists() or (home.own / _SETTLED).exists():
+            return False
+        return not self.places.saved(home.key).exists()
 
     async def drop(self, home: Home) -> None:
         """Remove a run's directories; idempotent."""

@@ -92,6 +92,8 @@ class Runner:
         try:
             await self._serve(stop, hurry, once=once)
             await self._drain(hurry)
+            if once:
+                await self._tidy()
         except BaseException:
             # No agent may go on without us.
             await self._give_back()
