@@ -67,7 +67,7 @@ class World:
          WHERE i.number = %(number)s AND j.state = %(state)s AND (%(reason)s::text IS NULL OR j.reason = %(reason)s)
         """
         async with asyncio.timeout(60):
-            while await rows.value(self.conn, query, number=number, state=state, reason=reason) != 1:  # noqa: ASYNC110
+            while await rows.value(self.conn, query, number=number, state=state, reason=reason) != 1:  # noqa: ASYNC110 - a row
                 await asyncio.sleep(0.05)
         await self.read()
 
