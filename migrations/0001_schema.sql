@@ -433,6 +433,8 @@ CREATE TABLE mirror (
   comment_id      bigint,
   comment_sent_at timestamptz,                               -- a create was sent: look before sending another
   comment_at      timestamptz,                               -- its last create or edit was sent
+  creates         int NOT NULL DEFAULT 0,                    -- of the comment, within an hour
+  creates_since   timestamptz,
   told_gate       text,                                      -- lane_mark() of the lane the pending job was told in
   -- a comment put off, not to be written too often: until then only a further change is looked at
   paced           bigint NOT NULL DEFAULT 0,                 -- the value of `changed` it was put off at

@@ -11,9 +11,10 @@ import pytest_asyncio
 
 from tests.support import rows
 from tests.support.forges import FaultPlan, LoopbackForge, Stage
-from tireless.domain.comments import Voice, own_comments
+from tireless.domain.comments import Voice
 from tireless.domain.issue import Comment, PullRequest, RepoRef, Snapshot
 from tireless.domain.labels import label_specs
+from tireless.domain.marker import own_comments
 from tireless.forge.gitea import GiteaForge
 from tireless.services.labelling import ensure_labels
 from tireless.services.mirror import Mirror
@@ -43,13 +44,21 @@ class Sides:
 
     # -------------------------------------------------------------- services, each new as after a restart
 
-    def publisher(self, *, children_run: bool = False, timeout_s: float = 0.0, voice: Voice = VOICE) -> Publisher:
+    def publisher(
+        self,
+        *,
+        children_run: bool = False,
+        children_per_hour: int = 100,
+        timeout_s: float = 0.0,
+        voice: Voice = VOICE,
+    ) -> Publisher:
         """A publisher that backs off for no time; unanswered creates are due at once unless `timeout_s` says more."""
         return Publisher(
             self.pool,
             {self.forge.name: self.forge},
             voice=voice,
             children_run=children_run,
+            children_per_hour=children_per_hour,
             request_timeout_s=timeout_s,
             take_s=60.0,
             backoff_base_s=0.0,

@@ -266,6 +266,7 @@ PUBLISH_REASONS = {
     "archived": "the repository is archived or locked. It is tried again every 15 minutes.",
     "quota": "the forge's storage quota is used up. It is tried again every 15 minutes.",
     "refused": "the forge refuses it; the bot's log says why. It is tried again every 15 minutes.",
+    "many_children": "its plans made many issues within the last hour. The next ones are created when it is over.",
     "bot_unknown": "the token may not say whose it is. It needs the scope `read:user`; it is tried every 15 minutes.",
 }
 """Why publishing does not go on, by publish_reason; ends with what happens next."""

@@ -30,11 +30,12 @@ class TakeLostError(Exception):
 
 
 class WaitError(Exception):
-    """A create was sent and not answered; what it did is not known for another `seconds`."""
+    """Nothing may be created for `seconds`: what an unanswered create did is not known, or `reason` says why."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, reason: str | None = None) -> None:
         super().__init__(f"wait {seconds:.0f} s")
         self.seconds = seconds
+        self.reason = reason
 
 
 class WorkNotPushedError(Exception):
@@ -59,6 +60,7 @@ class Means:
     voice: Voice
     take_s: float
     children_run: bool
+    children_per_hour: int
 
 
 class Carrying:

@@ -13,7 +13,7 @@ from tireless.domain.issue import IssueRef, IssueState, Label, LabelSpec, Person
 from tireless.domain.labels import folded, label_specs, read
 from tireless.domain.routing import Lane
 from tireless.errors import ForgeDenied, ForgeGarbled, ForgeRejected, ForgeUnavailable, NotFound
-from tireless.services.carrying import Carrying, TakeLostError, UnpublishableError
+from tireless.services.carrying import Carrying, TakeLostError, UnpublishableError, WaitError
 from tireless.store import children as child_rows
 from tireless.store import publish
 from tireless.store.db import clock, transaction
@@ -22,10 +22,15 @@ from tireless.store.publish import ChildRow
 _log = log.get(__name__)
 
 MAX_PAGES = 1000
+HOUR_S = 3600.0
 
 
 class Family(Carrying):
     """Creates a plan's children, or a discovery's proposals."""
+
+    _lately: list[float]
+    """For each child created within the last hour, by any plan of the issue: seconds until it is not of that hour."""
+    _missing: int
 
     async def carry_out(self) -> tuple[ChildRow, ...]:
         """Every child with its issue, labels and dependencies, in the plan's order."""
@@ -33,6 +38,8 @@ class Family(Carrying):
         order = texts.in_order({key: child.depends_on for key, child in children.items()})
         async with self._pool.connection() as conn:
             numbers = await publish.family_numbers(conn, self._delivery.issue_id)
+            self._lately = await child_rows.created_lately(conn, self._delivery.issue_id)
+        self._missing = sum(child.number is None for child in children.values())
         # Looked through once: what an unanswered create, or a lost database, made before.
         there = await self._existing() if any(child.number is None for child in children.values()) else None
         for key in order:
@@ -96,6 +103,7 @@ class Family(Carrying):
     async def _create_child(
         self, child: ChildRow, specs: Sequence[LabelSpec], waits: Sequence[tuple[int, str]], unknown_lane: str | None
     ) -> Snapshot:
+        self._demand_pace()
         label_ids = await self._means.labels.ids(self._forge, self._repo, specs)
 
         def text(plain: bool) -> Text:
@@ -119,10 +127,18 @@ class Family(Carrying):
             return await self._forge.create_issue(self._repo, title=made.title, body=made.body, label_ids=label_ids)
 
         try:
-            return await self._worded(create, text)
+            made = await self._worded(create, text)
+            self._lately.append(HOUR_S)
+            self._missing -= 1
+            return made
         except (ForgeDenied, NotFound, ForgeRejected, UnpublishableError):
             await self._fenced(lambda conn: child_rows.child_refused(conn, self._delivery, child.id))
             raise
+
+    def _demand_pace(self) -> None:
+        """No flood, whatever plans that are run again and again say. WaitError: until there is room for the rest."""
+        if len(self._lately) >= self._means.children_per_hour:
+            raise WaitError(self._lately[min(self._missing, len(self._lately)) - 1], "many_children")
 
     async def _label_specs(self, child: ChildRow) -> tuple[list[LabelSpec], str | None]:
         """The labels a child is created with: its kind, its lane; the opt-in only where children run by themselves.

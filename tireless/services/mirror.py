@@ -37,6 +37,11 @@ RECHECKS = 36
 LANES_S = 1.0
 """Between two looks at what keeps lanes waiting."""
 
+COMMENTS_PER_HOUR = 6
+"""How often the comment of an issue is made anew at most, when somebody deletes it."""
+ENOUGH_S = 900.0
+"""How long it is let be then."""
+
 GONE_S = 3600.0
 """Between two tries of an issue that is not there."""
 
@@ -263,6 +268,10 @@ class _Showing:
                 await rows.put_off(conn, telling, wait_s=wait_s, failures=telling.failures, error=None)
             return False
         async with self._pool.connection() as conn:
+            if telling.creates >= COMMENTS_PER_HOUR:
+                said = f"its comment was made {telling.creates} times within an hour, and deleted; let be for now"
+                await rows.put_off(conn, telling, wait_s=ENOUGH_S, failures=telling.failures, error=said)
+                return False
             if not await rows.comment_sent(conn, telling, take_s=self._mirror._take_s):
                 raise _TakeLostError
         try:

@@ -27,6 +27,8 @@ from tireless.store.publish import Delivery
 _log = log.get(__name__)
 
 BRANCHES_PER_TICK = 20
+CHILDREN_PER_HOUR = 100
+"""Issues created for one plan's issue within an hour at most, whatever plans it had: twice what one may have."""
 
 
 class Publisher:
@@ -42,6 +44,7 @@ class Publisher:
         voice: Voice,
         by: str = "publisher",
         children_run: bool = False,
+        children_per_hour: int = CHILDREN_PER_HOUR,
         request_timeout_s: float = 20.0,
         take_s: float = 180.0,
         backoff_base_s: float = 10.0,
@@ -56,7 +59,7 @@ class Publisher:
         # An answer is waited for this long at most; thrice that, and the forge has carried out what it was sent.
         self._unanswered_s = 3 * request_timeout_s
         self._patience = Patience(forges, base_s=backoff_base_s, cap_s=backoff_cap_s, jitter=jitter)
-        self._means = Means(pool, LabelBook(pool), Whom(), voice, take_s, children_run)
+        self._means = Means(pool, LabelBook(pool), Whom(), voice, take_s, children_run, children_per_hour)
 
     async def tick(self) -> bool:
         """Deliver one due job; without one, look after branches that ended jobs left. False: nothing was to be done."""
@@ -83,8 +86,8 @@ class Publisher:
         except TakeLostError:
             _log.info("publishing take lost", **facts)
         except WaitError as wait:
-            await self._postpone(delivery, wait_s=wait.seconds, reason=None, failures=delivery.failures)
-            _log.info("waiting for an unanswered create", **facts, seconds=round(wait.seconds))
+            await self._postpone(delivery, wait_s=wait.seconds, reason=wait.reason, failures=delivery.failures)
+            _log.info("waiting before the next create", **facts, reason=wait.reason, seconds=round(wait.seconds))
         except WorkNotPushedError as missing:
             async with self._pool.connection() as conn:
                 await deliver.return_to_pending(conn, delivery, by=self._by, found=missing.found)

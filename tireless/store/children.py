@@ -25,6 +25,20 @@ async def child_sent(conn: Connection, delivery: Delivery, child_id: int, *, tak
     return await fenced(conn, CHILD_SENT, delivery, doing, child_id=child_id, take_s=take_s)
 
 
+CREATED_LATELY = """
+SELECT extract(epoch FROM c.sent_at + interval '1 hour' - clock_timestamp())::float8 AS left_s
+  FROM child c
+ WHERE c.plan_issue_id = %(issue_id)s AND c.sent_at > clock_timestamp() - interval '1 hour'
+ ORDER BY c.sent_at
+"""
+
+
+async def created_lately(conn: Connection, issue_id: int) -> list[float]:
+    """For each issue created within the last hour for this plan's issue: seconds until that hour is over, ascending."""
+    with translate("counting the children created lately"):
+        return [float(row[0]) async for row in await conn.execute(CREATED_LATELY, {"issue_id": issue_id})]
+
+
 CHILD_REFUSED = """
 WITH mine AS (
   UPDATE job j SET publish_began_at = CASE

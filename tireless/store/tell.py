@@ -40,7 +40,8 @@ class Telling:
     """For an unanswered create: seconds until looking is worth it, at most 0 when it is."""
     failures: int
     repairs: int
-    """Of the last hour."""
+    """Of the last hour, as `creates` of its comment."""
+    creates: int
     contested: bool
     comment_age_s: float | None
     """Seconds since the comment was written or edited last, None when it never was."""
@@ -72,6 +73,7 @@ SELECT m.changed, m.told_status, m.told_comment, m.comment_id, m.failures, m.con
        coalesce(extract(epoch FROM m.comment_sent_at + make_interval(secs => %(unanswered_s)s) - clock_timestamp()),
                 0)::float8 AS comment_wait_s,
        CASE WHEN m.repairs_since > clock_timestamp() - interval '1 hour' THEN m.repairs ELSE 0 END AS repairs,
+       CASE WHEN m.creates_since > clock_timestamp() - interval '1 hour' THEN m.creates ELSE 0 END AS creates,
        extract(epoch FROM clock_timestamp() - m.comment_at)::float8 AS comment_age_s,
        extract(epoch FROM clock_timestamp() - i.triaged_at)::float8 AS triage_age_s
   FROM mirror m JOIN issue i ON i.id = m.issue_id
@@ -230,7 +232,10 @@ async def pace(conn: Connection, telling: Telling, *, wait_s: float) -> bool:
 COMMENT_SENT = """
 UPDATE mirror
    SET comment_sent_at = clock_timestamp(), comment_at = clock_timestamp(),
-       take_until = clock_timestamp() + make_interval(secs => %(take_s)s)
+       take_until = clock_timestamp() + make_interval(secs => %(take_s)s),
+       creates = CASE WHEN creates_since > clock_timestamp() - interval '1 hour' THEN creates ELSE 0 END + 1,
+       creates_since = CASE WHEN creates_since > clock_timestamp() - interval '1 hour' THEN creates_since
+                            ELSE clock_timestamp() END
  WHERE issue_id = %(issue_id)s AND take_token = %(token)s
 """
 
