@@ -154,6 +154,7 @@ def look_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutate", [verdict_ignored, mark_not_moved, look_not_left])
 def test_the_histories_catch_mutants(
     place: Place, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None]

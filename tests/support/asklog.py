@@ -111,6 +111,14 @@ class Issued:
         return [moment for moment in self.moments if moment.last >= event_id]
 
 
+def went(issue: Issued, moment: Moment, *names: str) -> bool:
+    """Whether no label of these names is on it any more, and one that was has gone. Renaming takes nothing away."""
+    if moment.named(*names):
+        return False
+    before = issue.moments[: issue.moments.index(moment)]
+    return any(on.name in names and key not in moment.labels for was in before for key, on in was.labels.items())
+
+
 class Log:
     """All issues of one repository, by number; `note` after every act, on the forge's loop."""
 

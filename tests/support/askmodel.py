@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from tests.support import rows
-from tests.support.asklog import GO, MAY_ASK, MODES, Issued, Log, Moment
+from tests.support.asklog import GO, MAY_ASK, MODES, Issued, Log, Moment, went
 from tireless.domain.outcome import Outcome
 from tireless.store.db import Connection
 
@@ -46,7 +47,7 @@ class Job:
 async def jobs_of(conn: Connection, repository: int) -> list[Job]:
     """All jobs of a repository, oldest first."""
     found = await rows.rows(conn, JOBS, repository=repository)
-    return [Job(**row) for row in found]  # type: ignore[arg-type]
+    return [Job(**cast(dict[str, Any], row)) for row in found]
 
 
 class Wrong(AssertionError):
@@ -111,7 +112,7 @@ class AtRest:
             case "closed":
                 ended = any(not moment.open for moment in after)
             case "unlabelled":
-                ended = any(not (self.log.had(m, GO) and self.log.had(m, *MODES)) for m in after)
+                ended = any(went(issue, moment, GO) or went(issue, moment, *MODES) for moment in after)
             case "kind_changed":
                 ended = any(moment.kinds[:1] not in ([], [job.kind]) for moment in after)
             case "gone":
@@ -199,6 +200,8 @@ class Place:
 
     jobs: list[Expected] = field(default_factory=list)
     answered: int = 0
+    asking: dict[int, str] = field(default_factory=dict)
+    """The labels that asked when it was seen last: `go` or `mode`, by id."""
 
     @property
     def live(self) -> Expected | None:
@@ -222,9 +225,11 @@ class SeenModel:
             self.end(live, "closed")
             return
         if live is not None:
-            self.with_job(place, live, now, log, newest_add)
+            self.with_job(place, live, now, newest_add)
         else:
             self.without_job(place, now, newest_add)
+        roles = {key: "go" if on.name == GO else "mode" for key, on in now.labels.items() if on.name in (GO, *MODES)}
+        place.asking = roles
 
     def end(self, live: Expected | None, reason: str) -> None:
         """A queued job ends, a claimed one is asked to stop; the first word stands."""
@@ -235,9 +240,10 @@ class SeenModel:
         else:
             live.stop = live.stop or reason
 
-    def with_job(self, place: Place, live: Expected, now: Moment, log: Log, newest_add: int) -> None:
+    def with_job(self, place: Place, live: Expected, now: Moment, newest_add: int) -> None:
         """It has a live job."""
-        if not (log.had(now, GO) and log.had(now, *MODES)):
+        lacking = {role for role, names in (("go", (GO,)), ("mode", MODES)) if not now.named(*names)}
+        if any(role in lacking and key not in now.labels for key, role in place.asking.items()):
             self.end(live, "unlabelled")
             return
         request = now.newest if now.proper and (now.newest or 0) > place.answered else None
