@@ -1,4 +1,4 @@
-"""Conformance of intake: dependencies, the search for an owner's changes, teams; on the loopback forge and real ones."""
+"""Conformance of intake: dependencies, the search of an owner's changes, teams; on the loopback forge and real ones."""
 
 from __future__ import annotations
 

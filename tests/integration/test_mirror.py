@@ -13,8 +13,9 @@ from tests.support.forges import *  # noqa: F403  fixtures
 from tests.support.forges import FaultPlan
 from tests.support.telling import *  # noqa: F403  fixtures
 from tests.support.telling import VOICE, Both, drain
-from tireless.domain.comments import TWIN, Marker, Voice, read_marker, tell
+from tireless.domain.comments import TWIN, Voice, tell
 from tireless.domain.job import Status
+from tireless.domain.marker import Marker, read_marker
 from tireless.store import tell as store
 
 LABELS = ("tireless/go", "tireless/implement")

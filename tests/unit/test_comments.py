@@ -15,17 +15,15 @@ from tireless.domain.comments import (
     COMMENT_MAX,
     ChildPicture,
     JobPicture,
-    Marker,
     Picture,
     Voice,
-    own_comments,
-    read_marker,
     tell,
 )
 from tireless.domain.gates import TRIAGE_CODES
 from tireless.domain.issue import Comment, Person, RepoRef
 from tireless.domain.job import Cancelled, Failure, Kind, Parked, State, Status, Wait, status_of
 from tireless.domain.labels import LabelScheme
+from tireless.domain.marker import Marker, own_comments, read_marker
 from tireless.redact import Redactor
 
 VOICE = Voice()

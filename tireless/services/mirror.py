@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tireless import log
-from tireless.domain.comments import TWIN, Marker, Picture, Voice, own_comments, status_of_job, tell
+from tireless.domain.comments import TWIN, Picture, Voice, status_of_job, tell
 from tireless.domain.issue import Comment, IssueState, Snapshot
 from tireless.domain.job import State, Status
 from tireless.domain.labels import label_specs, read, status_diff, status_label
+from tireless.domain.marker import Marker, own_comments
 from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import Forge
 from tireless.services.labelling import LabelBook

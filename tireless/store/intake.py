@@ -13,7 +13,6 @@ from typing import assert_never
 
 from tireless.domain.asking import judge
 from tireless.domain.case import NEVER, Asked, Case, Marks
-from tireless.domain.comments import read_marker
 from tireless.domain.decision import (
     Absorb,
     Cancel,
@@ -30,6 +29,7 @@ from tireless.domain.decision import (
 from tireless.domain.issue import EntryKind, IssueState, Snapshot, TimelineEntry
 from tireless.domain.job import Cancelled, Parked, State
 from tireless.domain.labels import LabelScheme, Role, meaning, read
+from tireless.domain.marker import read_marker
 from tireless.domain.people import Facts, Need, Policy
 from tireless.domain.routing import Lane, Route
 from tireless.domain.triage import decide

@@ -38,7 +38,8 @@ WITH part AS (
    WHERE j.id = %(job_id)s::bigint AND j.state = 'publishing' AND j.publish_began_at IS NOT NULL FOR NO KEY UPDATE OF j
 ), ended AS (
   UPDATE job j SET state = 'failed', reason = 'unpublishable', finished_at = clock_timestamp(),
-                   publish_reason = 'given_up', publish_by = NULL, publish_token = NULL, publish_until = NULL, publish_not_before = NULL
+                   publish_reason = 'given_up', publish_by = NULL, publish_token = NULL, publish_until = NULL,
+                   publish_not_before = NULL
     FROM part p WHERE j.id = p.id
   RETURNING j.id
 ), told AS (
