@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from tireless.app.serving import (
     wakes,
 )
 from tireless.app.signals import Stage, until_told
+from tireless.app.systemd import Systemd
 from tireless.app.told import Told
 from tireless.config import Settings
 from tireless.embedded import EmbeddedPostgres
@@ -50,12 +52,15 @@ async def serve(settings: Settings, told: Told) -> None:
     _demand_forges(settings)
     with page_socket(settings) as sock:
         (await migrate.check(url)).demand()
-        stop = asyncio.Event()
+        stop, systemd = asyncio.Event(), Systemd.of(os.environ)
         stages = [Stage(stop, "what is under way ends, for a few seconds")]
-        await until_told(_serve(settings, told, url, sock, stop), stages)
+        async with systemd.following(stop):
+            await until_told(_serve(settings, told, url, sock, stop, systemd), stages)
 
 
-async def _serve(settings: Settings, told: Told, url: str, sock: socket.socket | None, stop: asyncio.Event) -> None:
+async def _serve(
+    settings: Settings, told: Told, url: str, sock: socket.socket | None, stop: asyncio.Event, systemd: Systemd
+) -> None:
     async with _pool(settings, url, "serve") as db, open_forges(settings) as forges:
         await _configure_lanes(settings, db)
         loops = build_loops(settings, db, forges, told.redactor)
@@ -66,6 +71,7 @@ async def _serve(settings: Settings, told: Told, url: str, sock: socket.socket |
             parts["page"] = serve_web(app, sock, stop)
             _log.info("page opened", url=url_of(sock))
         _log.info("serving began", forges=list(forges), lanes=list(settings.lanes))
+        systemd.began(lambda: all(loop.pulse().ok for loop in loops.values()))
         with _scheduled(loops):
             await run_parts(parts, stop)
         _log.info("serving ended")
@@ -80,8 +86,10 @@ async def run(settings: Settings, told: Told, *, lanes: Sequence[str], once: boo
     lane_commands(settings, lanes)
     demand_credentials(settings)
     (await migrate.check(url)).demand()
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    await until_told(_run(settings, told, url, lanes, stop, hurry, once=once), _draining(stop, hurry))
+    stop, hurry, systemd = asyncio.Event(), asyncio.Event(), Systemd.of(os.environ)
+    work = _run(settings, told, url, lanes, stop, hurry, systemd, once=once)
+    async with systemd.following(stop):
+        await until_told(work, _draining(stop, hurry))
 
 
 async def _run(
@@ -91,6 +99,7 @@ async def _run(
     lanes: Sequence[str],
     stop: asyncio.Event,
     hurry: asyncio.Event,
+    systemd: Systemd,
     *,
     once: bool,
 ) -> None:
@@ -110,6 +119,7 @@ async def _run(
         _log.info(
             "runner began", runner=settings.runner.shown_name, lanes=list(lanes), slots=settings.runner.concurrency
         )
+        systemd.began(lambda: runner.healthy)
         await run_parts({"runner": work(), "listener": until(stop, heard)}, stop)
         _log.info("runner ended", runner=settings.runner.shown_name)
 
@@ -135,14 +145,16 @@ async def up(settings: Settings, told: Told) -> None:
             async with _pool(settings, url, "up") as db:
                 await _configure_lanes(settings, db)  # before the runner asks for them
             stop, hurry, drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            systemd = Systemd.of(os.environ, parts=2)
 
             async def work() -> None:
-                await _run(settings, told, url, lanes, stop, hurry, once=False)
+                await _run(settings, told, url, lanes, stop, hurry, systemd, once=False)
                 drained.set()
 
             # The services go on until the last agent has ended: what it made is to be delivered, and shown.
-            parts = {"services": _serve(settings, told, url, sock, drained), "runner": work()}
-            await until_told(run_parts(parts, stop), _draining(stop, hurry))
+            parts = {"services": _serve(settings, told, url, sock, drained, systemd), "runner": work()}
+            async with systemd.following(stop):
+                await until_told(run_parts(parts, stop), _draining(stop, hurry))
 
 
 @contextlib.asynccontextmanager

@@ -23,6 +23,8 @@ RENEW_MAX_S = 10.0
 """The longest between two renewals, however long the lease: they bring the news of a cancel whose NOTIFY was lost."""
 _CALL_S = 10.0
 _AGAIN_S = 1.0
+_STUCK_S = 60.0
+"""Longer than any try takes, and the wait for the next."""
 _OUTRANKS = (Stop.LEASE_LOST, Stop.CANCELLED, Stop.SHUTDOWN)
 """What stands when an attempt was called off for several reasons: the first of these."""
 
@@ -90,7 +92,14 @@ class Leases:
         self._margin_s = margin_s
         self._held: set[Held] = set()
         self._changed = asyncio.Event()
+        self._tried_at = boottime()
         self.wake = wake or asyncio.Event()
+
+    @property
+    def turning(self) -> bool:
+        """Is every renewal tried when it is due? A database that does not answer is no fault of this process."""
+        due = min((held.renew_at for held in self._held), default=None)
+        return due is None or boottime() < max(due, self._tried_at) + _STUCK_S
 
     def hold(self, claim: Claim, *, sent: float, draining: asyncio.Event | None = None) -> Held:
         """Begin to renew a claim; `sent`: `boottime` before the claim was sent; `draining`: see Held."""
@@ -121,6 +130,7 @@ class Leases:
                 await first_of(self._changed, self.wake, timeout_s=due - boottime())
                 continue
             self.wake.clear()
+            self._tried_at = boottime()
             try:
                 await self.renew()
             except (StoreError, TimeoutError) as error:

@@ -77,6 +77,11 @@ class Runner:
         """To be set by whoever hears that somebody wants a running job cancelled (NOTIFY `tireless_cancel`)."""
         return self._leases.wake
 
+    @property
+    def healthy(self) -> bool:
+        """Are its agents' leases looked after? Not whether database and forge answer: a new start mends neither."""
+        return self._leases.turning
+
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event, *, once: bool = False) -> None:
         """Claim and work until `stop`, then wait for the agents; `hurry` stops them and gives their attempts back.
 
