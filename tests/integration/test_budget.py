@@ -13,8 +13,10 @@ from tireless.domain.outcome import Outcome
 from tireless.domain.routing import Lane, Route
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection
+from tireless.store.deliver import return_to_pending
 from tireless.store.jobs import change_resting
 from tireless.store.lanes import sync_lanes
+from tireless.store.publish import take_publishing
 from tireless.store.record import Answer, note_usage
 from tireless.store.settle import Ending, settle
 from tireless.store.steer import approve, reroute, rerun
@@ -161,16 +163,22 @@ async def test_returned_by_the_publisher(conn: Connection) -> None:
     """Work that was not where it should be comes back only as far as money goes."""
     await rows.lane(conn, max_usd="1")
     made = await rows.job(conn, state="publishing", spent_usd="1.5")
-    await rows.change(conn, "job", made.job_id, state="pending", result_attempt=None, attempts=0)
+    delivery = await take_publishing(conn, [rows.FORGE], by="p", take_s=60.0, unanswered_s=0.0)
+    assert delivery is not None
+    assert await return_to_pending(conn, delivery, by="p", found=None)
     assert (await parked(conn, made))[0] == "budget_exhausted"
 
 
 async def test_a_cap_that_falls_parks_what_waits_for_its_turn(conn: Connection) -> None:
     """With `serve`'s new configuration pending jobs that have cost more are parked; a cap that rises wakes none."""
     made, cheap = await rows.job(conn, spent_usd="3"), await rows.job(conn, spent_usd="1")
+    held = await rows.job(conn, state="waiting", hold=True, spent_usd="3")
+    asks = await rows.job(conn, state="waiting", parked="needs_input", question="?", spent_usd="3")
     await sync_lanes(conn, [Lane(rows.LANE, max_usd=2.5)])
     assert await rows.states(conn, [made, cheap]) == ["waiting", "pending"]
     assert await rows.events(conn, made.job_id) == [("wait", "pending", "waiting", "budget_exhausted")]
+    assert await rows.events(conn, held.job_id) == [("refresh", "waiting", "waiting", "budget_exhausted")]
+    assert (await rows.row(conn, "job", asks.job_id))["question"] == "?"
     await sync_lanes(conn, [Lane(rows.LANE, max_usd=10.0)])
     assert await rows.states(conn, [made, cheap]) == ["waiting", "pending"]
     (got,) = await claim_next(conn, [rows.LANE], runner=ME)

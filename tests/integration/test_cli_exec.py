@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Said, tireless
+from tests.support.cli import Said, closed, tireless
 from tests.support.place import AGENT, REPOSITORY, Place, a_place, ask_for, config
 
 
@@ -75,6 +75,21 @@ async def test_exec_keeps_the_tree_where_it_is_asked_to(tmp_path: Path, place: P
     assert '"By size."' in written
     assert "TITLE" in said.data["diff_stat"]
     shutil.rmtree(desk.temporary)
+
+
+async def test_exec_heeds_the_lanes_cap(tmp_path: Path, place: Place) -> None:
+    """An agent that says it has cost what a job of the lane may cost is stopped, as a runner would stop it."""
+    agent = (
+        "import json, os, signal\n"
+        "with open(os.environ['TIRELESS_PROGRESS_FILE'], 'a') as file:\n"
+        "    file.write(json.dumps({'usage': {'usd': float(os.environ['TIRELESS_USD_LEFT'])}}) + '\\n')\n"
+        "signal.pause()\n"
+    )
+    desk = Desk(tmp_path, place, agent)
+    (tmp_path / "issue.md").write_text("# Sort gadgets\n\nBy size.\n")
+    closed(desk.path, desk.path.read_text().replace("[lanes.claude]\n", "[lanes.claude]\nmax_usd = 1.5\n"))
+    said = await desk(f"{REPOSITORY}#9", "--file", str(tmp_path / "issue.md"), "--json")
+    assert (said.code, said.data["outcome"], said.data["usage"]["usd"]) == (1, "over_budget", 1.5)
 
 
 async def test_exec_asks_the_labels_for_the_kind(tmp_path: Path, place: Place) -> None:

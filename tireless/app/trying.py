@@ -93,7 +93,7 @@ async def _try(
             Workspaces(places, Git(redactor=redactor, environ=environ)), redactor=redactor, environ=os.environ
         )
         remote = Remote(repository.clone_url, credentials(settings).get(ref.repo.forge))
-        assignment = _assignment(wanted, repository, snapshot, kind, lane)
+        assignment = replace(_assignment(wanted, repository, snapshot, kind, lane), usd_left=times.max_usd)
         return await _in(room, assignment, command, remote, wanted.keep, on_output, stop)
     finally:
         if not wanted.keep:

@@ -85,15 +85,16 @@ CLOSE_LANES = "UPDATE lane SET configured = false WHERE configured AND name <> A
 # in the order of locks; one that is locked is being claimed, and gets nothing to spend.
 PARK_SPENT = """
 WITH spent AS MATERIALIZED (
-  SELECT j.id FROM job j JOIN lane l ON l.name = j.lane
-   WHERE j.state = 'pending' AND j.spent_usd > 0 AND j.spent_usd >= l.max_usd
+  SELECT j.id, j.state FROM job j JOIN lane l ON l.name = j.lane
+   WHERE j.state IN ('pending', 'waiting') AND j.parked IS NULL AND j.spent_usd > 0 AND j.spent_usd >= l.max_usd
    ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), moved AS (
   UPDATE job j SET state = 'waiting' WHERE j.id = ANY (ARRAY(SELECT s.id FROM spent s))
   RETURNING j.id, j.state, j.reason
 )
 INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
-SELECT m.id, 'configuration', 'wait', 'pending', m.state, m.reason FROM moved m
+SELECT m.id, 'configuration', CASE WHEN s.state = m.state THEN 'refresh' ELSE 'wait' END, s.state, m.state, m.reason
+  FROM moved m JOIN spent s ON s.id = m.id
 """
 OPENED = "SELECT pg_notify('tireless_lane', name) FROM unnest(%(names)s::text[]) AS name"
 
