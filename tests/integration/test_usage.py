@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from psycopg.types.json import Jsonb
+from starlette.requests import Request
 
 from tests.support import rows
 from tests.support.cli import Said, inside
 from tireless.store import inspect
-from tireless.store.db import Connection, clock
+from tireless.store.db import Connection, Pool, clock
 from tireless.store.inspect import Cost
+from tireless.web.metrics import metrics
 
 
 class Desk:
@@ -77,6 +79,16 @@ async def test_usage_is_summed(conn: Connection) -> None:
     assert used.total == Cost(runs=3, given_back=1, input_tokens=2**52 + 10, output_tokens=1, usd=4.3)
     assert (await inspect.usage_sums(conn, days=1)).total == today
     assert (await inspect.usage_sums(conn, days=30)).total.usd == pytest.approx(12.3)
+
+
+async def test_metrics_have_today(conn: Connection, pool: Pool) -> None:
+    """`/metrics` tells each lane's runs and money since midnight; what is older is not of today."""
+    await seed(conn)
+    answer = await metrics(pool, lambda: ())(Request({"type": "http"}))
+    told = bytes(answer.body).decode()
+    assert 'tireless_usage_today{lane="claude",what="usd"} 0.3\n' in told
+    assert 'tireless_usage_today{lane="claude",what="runs"} 2.0\n' in told
+    assert 'lane="codex",what="usd"' not in told
 
 
 async def test_nothing_used_is_nothing(conn: Connection) -> None:
