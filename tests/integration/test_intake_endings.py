@@ -273,7 +273,7 @@ async def test_a_text_swapped_in_the_second_of_its_approval_parks(ingest: Ingest
 
 
 async def test_a_question_is_answered_by_one_who_counts(ingest: Ingest) -> None:
-    """Not by a stranger and not by the bot; the answer gives the attempts back and reaches the next agent."""
+    """Not by a stranger and not by the bot; the answer gives attempts and money back, and reaches the next agent."""
     await ingest.judge_strangers()
     stage = ingest.stage
     number = await ingest.ask(GO, IMPLEMENT)
@@ -286,10 +286,13 @@ async def test_a_question_is_answered_by_one_who_counts(ingest: Ingest) -> None:
     await ingest.poll()
     assert await states(ingest, number) == [("waiting", "needs_input")]
     await ingest.loopback.advance(5)
+    asked = await ingest.job(number)
+    await rows.lane(ingest.conn, str(asked["lane"]), max_usd="1")
+    await rows.change(ingest.conn, "job", asked["id"], spent_usd="2")
     await stage.bob.comment(stage.path, number, "Navy.")
     await ingest.poll()
     job = await ingest.job(number)
-    assert (job["state"], job["attempts"], job["question"]) == ("pending", 0, None)
+    assert (job["state"], job["attempts"], job["question"], job["spent_usd"]) == ("pending", 0, None, 0)
     again = await ingest.claim()
     told = await recall(ingest.conn, again.job_id)
     assert [(said.login, said.text) for said in told.answers] == [("bob", "Navy.")]

@@ -204,18 +204,19 @@ async def test_relabelling_a_queued_job_re_routes_the_same_row(ingest: Ingest) -
 
 
 async def test_toggling_the_opt_in_re_asks_a_queued_job(ingest: Ingest) -> None:
-    """The same row takes the newer request over and gets its attempts back."""
+    """The same row takes the newer request over and gets its attempts back, and what it may cost."""
     number = await ingest.ask(GO, IMPLEMENT)
     await ingest.poll()
     first = await ingest.job(number)
-    await rows.change(
-        ingest.conn, "job", first["id"], attempts=2, claim_no=2, parked="suspect", state="waiting", given_back=6
-    )
+    await rows.lane(ingest.conn, str(first["lane"]), max_usd="1")
+    used: dict[str, object] = {"attempts": 2, "claim_no": 2, "given_back": 6, "spent_usd": "2"}
+    await rows.change(ingest.conn, "job", first["id"], parked="suspect", state="waiting", **used)
     await ingest.unlabel(number, GO)
     await ingest.ask(GO, number=number)
     assert (await ingest.poll()).made == 0
     job = await ingest.job(number)
     assert (job["id"], job["state"], job["attempts"], job["given_back"]) == (first["id"], "pending", 0, 0)
+    assert (job["spent_usd"], job["fresh_from"]) == (0, 2)
     assert job["request_id"] != first["request_id"]
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from uuid import uuid4
 
 import pytest
 
 from tests.support import rows
-from tests.support.agents import Step, commit, dump, exits, progress, result, wait, write
+from tests.support.agents import LIMIT_S, Step, commit, dump, exits, progress, result, wait, write
 from tests.support.forges import *  # noqa: F403 - fixtures
 from tests.support.runners import *  # noqa: F403 - fixtures
-from tests.support.runners import Bench
-from tireless.store.sweep import wake_due
+from tests.support.runners import Bench, gone
+from tireless.store.claim import RunnerId, claim_next
+from tireless.store.sweep import expire_stale_claims, wake_due
 
 
 def costs(usd: float, **more: object) -> Step:
@@ -55,16 +58,38 @@ async def test_below_the_cap_an_agent_goes_on(bench: Bench) -> None:
     assert str((await bench.row(made))["spent_usd"]) == "1.75"
 
 
+async def noted(bench: Bench, made: rows.Made) -> None:
+    """Returns once the row has what the agent said."""
+    async with asyncio.timeout(LIMIT_S):
+        while (await bench.attempts(made))[0]["usage"] is None:
+            await bench.conn.execute("SELECT pg_sleep(0.05)")
+
+
 async def test_what_is_said_is_noted_while_it_runs(bench: Bench) -> None:
-    """The row has it before the agent ends: a runner that dies takes no sum with it."""
+    """The row has it before the agent ends."""
     made = await bench.job([costs(0.75), wait(), result("no_change", reason="r")])
     rig, task = await bench.begin()
     await bench.gate.line()
-    while (await bench.attempts(made))[0]["usage"] is None:
-        await bench.conn.execute("SELECT pg_sleep(0.05)")
+    await noted(bench, made)
     bench.gate.release()
     await bench.finish(rig, task)
     assert str((await bench.row(made))["spent_usd"]) == "0.75"
+
+
+async def test_a_killed_runner_takes_no_sum_with_it(bench: Bench) -> None:
+    """SIGKILL while the agent works: the sweep counts what was said until then, the next claim has what is left."""
+    await rows.lane(bench.conn, max_usd="1")
+    made = await bench.job([costs(0.75), wait()])
+    process = await bench.process()
+    agent = await bench.gate.line()
+    await noted(bench, made)
+    process.kill()
+    await process.wait()
+    await gone(agent.pid)
+    await rows.expire(bench.conn, made.job_id)
+    assert await expire_stale_claims(bench.conn) == 1
+    (claim,) = await claim_next(bench.conn, [rows.LANE], runner=RunnerId("r2", "h2", uuid4()))
+    assert claim.usd_left == 0.25
 
 
 async def test_nothing_left_runs_nobody(bench: Bench) -> None:
