@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -67,6 +68,17 @@ async def test_a_repository_without_issues_costs_one_request(ingest: Ingest) -> 
     mark = ingest.loopback.last_request
     await ingest.poll()
     assert len(await asked(ingest, mark)) == 1
+
+
+async def test_no_list_is_filtered_by_the_forge(ingest: Ingest) -> None:
+    """Which labels count is decided here: the forge's filter drops names it does not know, and then filters nothing."""
+    await ingest.ask(GO, IMPLEMENT)
+    mark = ingest.loopback.last_request
+    await ingest.poll()
+    await ingest.poll()
+    lists = [target for target in await asked(ingest, mark) if re.search(LIST, target)]
+    assert len(lists) >= 2
+    assert [target for target in lists if "labels=" in target] == []
 
 
 async def test_overlapping_polls_read_no_timeline_of_what_was_judged(ingest: Ingest) -> None:

@@ -10,10 +10,14 @@ import pytest
 
 from tests.support import rows
 from tireless.domain.issue import IssueState, Person, Snapshot
+from tireless.domain.job import State
+from tireless.domain.outcome import Outcome
 from tireless.store import children, deliver, publish, tell
 from tireless.store.db import Connection, Pool, transaction
 from tireless.store.deliver import Ended
 from tireless.store.publish import Delivery
+from tireless.store.record import Answer
+from tireless.store.settle import Ending, settle
 
 FORGES = [rows.FORGE]
 
@@ -247,6 +251,20 @@ async def test_told_is_what_was_read_not_what_is(conn: Connection) -> None:
     assert await tell.told(conn, mine, status="queued", comment="x")
     again = await due(conn)
     assert again.changed == mine.changed + 1
+
+
+async def test_what_is_not_committed_is_not_told(conn: Connection, pool: Pool) -> None:
+    """An end that is still under way makes nothing due, and who looks meanwhile sees the state before it."""
+    made = await rows.job(conn, state="claimed")
+    assert await tell.told(conn, await due(conn), status="running", comment="x")
+    async with pool.connection() as own, transaction(own, "ending a job"):
+        assert await settle(own, *made.claim, Ending(outcome=Outcome.NO_CHANGE, reason="none")) is Answer.DONE
+        assert await tell.take_due(conn, FORGES, by="m", take_s=60, unanswered_s=60) is None
+        before = (await tell.picture(conn, made.issue_id)).job
+    after = (await due(conn)).picture.job
+    assert before is not None
+    assert after is not None
+    assert (before.state, after.state) == (State.CLAIMED, State.DELIVERED)
 
 
 async def test_marks_of_an_issue_that_was_never_asked_for_are_none(conn: Connection) -> None:

@@ -8,6 +8,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -177,6 +178,22 @@ async def test_metrics_count_the_rows(web: Web, conn: Connection) -> None:
     text = (await web.client.get("/metrics")).text
     assert f'tireless_lane_jobs{{lane="{rows.LANE}",state="pending"}} 0.0' in text
     assert f'tireless_lane_held{{lane="{rows.LANE}"}} 0.0' in text
+
+
+async def test_metrics_tell_how_long_a_job_has_waited_for_its_turn(web: Web, conn: Connection) -> None:
+    """The age of the oldest pending job, for whoever alerts on it; nothing pending is nought."""
+    made = await rows.job(conn)
+    await rows.change(conn, "job", made.job_id, created_at=datetime.now(UTC) - timedelta(hours=2))
+    assert 7200 <= await oldest_pending(web) < 7300
+    await conn.execute("DELETE FROM job")
+    assert await oldest_pending(web) == 0
+
+
+async def oldest_pending(web: Web) -> float:
+    """What a scrape says of it, in seconds."""
+    text = (await web.client.get("/metrics")).text
+    (line,) = (line for line in text.splitlines() if line.startswith('tireless_age_seconds{what="oldest_pending"}'))
+    return float(line.split()[-1])
 
 
 # ------------------------------------------------------------------------------------------------ webhooks

@@ -347,6 +347,13 @@ def test_a_lane_that_makes_no_sense_is_refused(write: Write, lane: str, says: st
     assert "value" not in found.replace("is not the name", "")
 
 
+def test_attempts_are_bounded_whatever_a_lane_says(write: Write) -> None:
+    """A lane that says nothing of it tries three times, and none can be told to try without end."""
+    assert load(write("[lanes.a]")).lanes["a"].attempts == 3
+    (found,) = faults(write("[lanes.a]\nattempts = 101"))
+    assert "less than or equal to 100" in found
+
+
 @pytest.mark.parametrize(
     ("lease", "grace", "margin", "fits"),
     [

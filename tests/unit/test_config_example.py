@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterator
@@ -86,6 +87,17 @@ def leaves(data: dict[str, object], prefix: str = "") -> Iterator[tuple[str, obj
 def test_every_key_stands_in_the_example_and_no_other() -> None:
     """A key added to Settings without a word in the example, or left there after its end, fails here."""
     assert {key for key, _ in leaves(switched_on())} == {key for key, _ in keys_of(Settings)}
+
+
+def test_every_key_is_used_by_somebody() -> None:
+    """What can be set is read where settings are handed out: no key is documented and then forgotten."""
+    used: set[str] = set()
+    for path in (path for room in ("config", "app", "cli") for path in (ROOT / "tireless" / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+                    used.add(name)
+    assert [key for key, _ in keys_of(Settings) if key.rsplit(".", 1)[-1] not in used] == []
 
 
 def test_every_key_is_explained() -> None:

@@ -53,6 +53,13 @@ def test_the_ghost_is_a_system_user() -> None:
     assert entry.actor.is_system
 
 
+def test_a_user_is_read_by_id_and_login_alone() -> None:
+    """Forgejo's user has no `type`, and what another one says there changes nothing."""
+    user = recorded("user")
+    bare = {"id": user["id"], "login": user["login"]}
+    assert reading.person(bare) == reading.person(user) == reading.person({**bare, "type": "Bot"})
+
+
 def test_a_label_entry_whose_definition_is_gone_has_no_label() -> None:
     """It is still an entry: a removal or an add of what is no more."""
     entry = reading.entry({**recorded("ghost_entries")[0], "label": None})

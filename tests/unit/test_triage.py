@@ -439,6 +439,19 @@ def test_labels_still_on_a_delivered_issue_run_nothing_again() -> None:
         assert (said.decision, said.code, said.asked) == (Ignore(), None, True)
 
 
+def test_a_planned_issue_is_not_implemented_as_well() -> None:
+    """Both modes were on and the plan ran: neither the label beside it nor taking `plan` off asks for the other."""
+    history = opted(PLAN, IMPLEMENT)
+    asked = history.asked(facts=READ)
+    said = judged(history, Standing()).decision
+    assert isinstance(said, Enqueue)
+    assert said.route == Route(Kind.PLAN, "thinker")
+    after = ended(kind=Kind.PLAN, kinds_taken=frozenset({Kind.PLAN}))
+    assert judged(history, after, answered=asked.marks).decision == Ignore()
+    history.remove(BOB, PLAN)
+    assert judged(history, after, answered=asked.marks).decision == Ignore()
+
+
 # ------------------------------------------------------------------------------------------------ routes, warnings
 
 
