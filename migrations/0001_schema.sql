@@ -33,6 +33,7 @@ CREATE TABLE repository (
   asks_after        timestamptz,                             -- forge time: label adds before it never ask (tracked without opt-in)
   max_running       int,                                     -- limits are off when null
   max_runs_per_day  int,
+  limits_by         text,                                    -- who set them: the configuration, or `repos limit`
   -- the poll: cursor, take, backoff
   since             timestamptz,                             -- forge time; null: scan everything
   newest_seen       timestamptz,                             -- forge time: greatest updated_at stored
@@ -51,6 +52,7 @@ CREATE TABLE repository (
   CONSTRAINT repository_once UNIQUE (forge, forge_repo_id),
   CONSTRAINT repository_source_known CHECK (source IN ('config', 'operator')),
   CONSTRAINT unreadable_has_a_reason CHECK (readable OR unreadable_reason IS NOT NULL),
+  CONSTRAINT repository_limits_by_known CHECK (limits_by IN ('config', 'operator')),
   CONSTRAINT repository_limits_positive CHECK (max_running > 0 AND max_runs_per_day > 0),
   CONSTRAINT repository_take_is_whole CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3))
 );

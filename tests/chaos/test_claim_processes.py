@@ -17,11 +17,13 @@ from tests.support import rows
 from tests.support.bulk import asks
 from tests.support.claimers import LANES
 from tests.support.ledger import AttemptRow, Held, History, JobRow, Limit, faults, tally
+from tireless.domain.issue import RepoRef
 from tireless.domain.routing import Lane
 from tireless.errors import Refused
 from tireless.store import steer
 from tireless.store.db import Connection, clock
-from tireless.store.lanes import limit_repository, sync_lanes
+from tireless.store.lanes import sync_lanes
+from tireless.store.limits import Limits, limit_repository
 
 CLAIMERS = 32
 JOBS = 5000
@@ -74,19 +76,19 @@ class Operators:
                     self.refused += 1
             await asyncio.sleep(self.chance.uniform(0.1, 0.3))
 
-    async def changes_limits(self, conn: Connection, repositories: dict[str, int]) -> None:
+    async def changes_limits(self, conn: Connection) -> None:
         """Other limits of a lane and of two repositories; at times no repository has one, and lanes are open."""
         while not self.over.is_set():
             await self.limits_lanes(conn, self.chance.choice([None, 2, 6]))
             for name, most in (("acme/flip", 3), ("acme/two", 2)):
-                await self.limits_repository(conn, name, repositories[name], self.chance.choice([None, None, most]))
+                await self.limits_repository(conn, name, self.chance.choice([None, None, most]))
             await asyncio.sleep(self.chance.uniform(0.1, 0.5))
 
-    async def limits_repository(self, conn: Connection, name: str, repository: int, most: int | None) -> None:
+    async def limits_repository(self, conn: Connection, name: str, most: int | None) -> None:
         """As an operator does."""
         if ("repo", name) in self.limits:
             self.until("repo", name, await now(conn))
-        await limit_repository(conn, repository, max_running=most, max_runs_per_day=None)
+        await limit_repository(conn, RepoRef(rows.FORGE, *name.split("/")), Limits(max_running=most))
         self.said("repo", name, most, await now(conn))
 
     async def limits_lanes(self, conn: Connection, flip: int | None) -> None:
@@ -175,14 +177,13 @@ async def test_thirty_two_claimers_and_five_thousand_jobs(dsn: str, tmp_path: Pa
         await operators.limits_lanes(watcher, 2)
         for name in ("three", "five"):
             operators.said("lane", name, LANE_LIMITS[name], await now(watcher))
-        ids = {}
         for path in REPOSITORIES:
             await asks(watcher, path, JOBS // len(REPOSITORIES) + 1, lambda _: chance.choice(LANES))
-            ids[path] = await rows.repository(watcher, path)
+            await rows.repository(watcher, path)
         async with claimers(dsn, tmp_path, CLAIMERS), asyncio.TaskGroup() as group:
             group.create_task(operators.holds_and_releases(conns[0]))
             group.create_task(operators.cancels(conns[1]))
-            group.create_task(operators.changes_limits(conns[2], ids))
+            group.create_task(operators.changes_limits(conns[2]))
             await until_all_have_ended(watcher)
             operators.over.set()
         history = await judged(watcher, tmp_path, operators)

@@ -92,6 +92,23 @@ async def test_doctor_names_who_keeps_an_old_snapshot(
     assert "old_snapshot" not in (await desk("doctor")).out
 
 
+async def test_a_repository_is_limited_by_the_configuration_or_by_hand(desk: Desk, conn: Connection) -> None:
+    """`poll` and `serve` give each watched one what is configured; `repos limit` another, until it is given back."""
+    closed(desk.path, desk.path.read_text() + "\n[limits]\nmax_running_per_repository = 2\n")
+    assert (await desk("repos", "sync")).code == 0
+    query = "SELECT max_running AS n, max_runs_per_day AS day FROM repository"
+    assert await rows.rows(conn, query) == [{"n": 2, "day": None}]
+    assert (await desk("repos", "limit", REPOSITORY, "--per-day", "5")).code == 0
+    assert (await desk("repos", "sync")).code == 0
+    assert await rows.rows(conn, query) == [{"n": None, "day": 5}]
+    said = await desk("repos", "limit", REPOSITORY, "--none", "--json")
+    assert said.data["limits"] == {"max_running": None, "max_runs_per_day": None}
+    assert (await desk("repos", "limit", REPOSITORY, "--as-configured")).code == 0
+    assert await rows.rows(conn, query) == [{"n": 2, "day": None}]
+    assert (await desk("repos", "limit", REPOSITORY)).code == 2
+    assert (await desk("repos", "limit", "alice/nope", "--none")).code == 4
+
+
 async def test_repos_sync_finds_what_an_owner_made(desk: Desk, place: Place) -> None:
     """At once instead of within the hour; `repos ls` names what is configured and not there; init goes through all."""
     text = desk.path.read_text().replace(

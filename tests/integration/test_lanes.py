@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support import rows
+from tireless.domain.issue import RepoRef
 from tireless.domain.job import Kind
 from tireless.domain.outcome import Outcome
 from tireless.domain.routing import Lane
@@ -17,11 +18,13 @@ from tireless.store import lanes
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, constraint_of
 from tireless.store.lanes import lane_rows, no_claims, sync_lanes
+from tireless.store.limits import Limits, limit_all, limit_repository
 from tireless.store.record import Answer
 from tireless.store.settle import Ending, settle
 from tireless.store.sweep import wake_full
 
 ME = RunnerId("r1", "h1", uuid4())
+PLACE = RepoRef(rows.FORGE, *rows.REPO.split("/"))
 CLAUDE = Lane("claude", kinds=(Kind.PLAN, Kind.IMPLEMENT), is_default=True)
 CODEX = Lane("codex", kinds=(Kind.DISCOVER,), lease_s=60.0, max_attempts=2, run_timeout_s=10.0, max_running=4)
 
@@ -77,23 +80,45 @@ async def test_a_lowered_limit_waits_for_claims_that_know_the_old_one(dsn: str) 
 async def test_a_new_limit_of_a_repository_counts_claims_under_way(dsn: str) -> None:
     """From the call's return on no claim exceeds it, though one was being made by an open lane when it was called."""
     async with rows.connections(dsn, 4) as (claiming, limiting, late, watcher):
-        repository = await rows.repository(watcher)
         await rows.job(watcher)
         await rows.job(watcher)
         async with claiming.transaction():
             assert len(await claim_next(claiming, [rows.LANE], runner=ME)) == 1
-            limits = asyncio.create_task(
-                lanes.limit_repository(limiting, repository, max_running=1, max_runs_per_day=None)
-            )
+            limits = asyncio.create_task(limit_repository(limiting, PLACE, Limits(max_running=1)))
             await rows.until_blocked(watcher, limiting)
         await limits
         assert await claim_next(late, [rows.LANE], runner=ME) == []
-        await lanes.limit_repository(limiting, repository, max_running=None, max_runs_per_day=None)
+        await limit_repository(limiting, PLACE, Limits())
         assert await wake_full(limiting) == 1
         assert len(await claim_next(late, [rows.LANE], runner=ME)) == 1
-    with pytest.raises(NotKnown, match="no repository 4711"):
+    with pytest.raises(NotKnown, match="acme/nope is not watched"):
         async with rows.connections(dsn, 1) as (conn,):
-            await lanes.limit_repository(conn, 4711, max_running=1, max_runs_per_day=None)
+            await limit_repository(conn, RepoRef(rows.FORGE, "acme", "nope"), Limits(max_running=1))
+
+
+async def test_the_configurations_limits_are_for_all_but_what_an_operator_limited(conn: Connection) -> None:
+    """New ones get them with the next round, changed ones follow; an operator's stay till he gives them back."""
+    for name in ("a", "b", "c"):
+        await rows.repository(conn, f"acme/{name}")
+    await rows.repository(conn, "acme/old", tracked=False)
+    by_hand = await rows.repository(conn, "acme/hand", max_running=7)
+    ref = RepoRef(rows.FORGE, "acme", "b")
+    await limit_repository(conn, ref, Limits(max_runs_per_day=9))
+
+    async def limits() -> dict[object, object]:
+        query = "SELECT name, max_running AS running, max_runs_per_day AS day FROM repository"
+        return {row["name"]: (row["running"], row["day"]) for row in await rows.rows(conn, query)}
+
+    assert await limit_all(conn, Limits()) == 0
+    assert await limit_all(conn, Limits(2, 50)) == 2
+    assert await limits() == {"a": (2, 50), "b": (None, 9), "c": (2, 50), "old": (None, None), "hand": (7, None)}
+    assert await limit_all(conn, Limits(2, 50)) == 0
+    await rows.repository(conn, "acme/new")
+    assert await limit_all(conn, Limits(3, None)) == 3
+    await limit_repository(conn, ref, Limits(3, None), by_operator=False)
+    assert await limit_all(conn, Limits()) == 4
+    assert await limits() == {**dict.fromkeys(("a", "b", "c", "new", "old"), (None, None)), "hand": (7, None)}
+    assert await rows.value(conn, "SELECT max_running FROM repository WHERE id = %(id)s", id=by_hand) == 7
 
 
 async def test_who_shuts_claims_out_and_a_settle_never_wait_for_each_other(dsn: str) -> None:

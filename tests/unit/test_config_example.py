@@ -44,6 +44,8 @@ NO_DEFAULT = {
     "lanes.*.after_run",
     "lanes.*.before_remove",
     "labels.opt_in",
+    "limits.max_running_per_repository",
+    "limits.max_runs_per_repository_per_day",
     "retention.delivered",
     "retention.failed",
     "retention.cancelled",

@@ -22,6 +22,7 @@ from tireless.services.sweeper import Sweeper
 from tireless.services.tracker import Tracker
 from tireless.store.db import Pool
 from tireless.store.intake import Rules
+from tireless.store.limits import Limits
 from tireless.store.look import listen
 from tireless.store.sweep import Retention
 
@@ -66,7 +67,9 @@ def build_tracker(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -
     """What turns configured names into watched repositories."""
     wanted = configured_repositories(settings)
     owners = configured_owners(settings)
-    return Tracker(pool, forges, wanted, owners=owners, require_opt_in=settings.labels.require_opt_in)
+    limits = Limits(settings.limits.max_running_per_repository, settings.limits.max_runs_per_repository_per_day)
+    opt_in = settings.labels.require_opt_in
+    return Tracker(pool, forges, wanted, owners=owners, require_opt_in=opt_in, limits=limits)
 
 
 def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -> Poller:

@@ -14,6 +14,7 @@ from tireless.services.tracker import watch
 from tireless.store import inspect
 from tireless.store.db import Pool, transaction
 from tireless.store.inspect import RepositoryRow
+from tireless.store.limits import Limits, limit_repository
 from tireless.store.repos import Unfound, tracked_repos, unfound_rows, untrack
 
 FAILED = 1
@@ -21,7 +22,7 @@ FAILED = 1
 
 @click.group("repos")
 def repos() -> None:
-    """See, add, drop watched repositories."""
+    """See, add, drop, limit watched repositories."""
 
 
 @repos.command("ls")
@@ -132,6 +133,40 @@ def rm(frame: Frame, path: str) -> None:
 async def _rm(frame: Frame, ref: RepoRef) -> None:
     async with database(frame) as conn, transaction(conn, f"dropping {ref}"):
         await untrack(conn, ref)
+
+
+@repos.command("limit")
+@click.argument("path", metavar="OWNER/REPO")
+@click.option("--running", type=click.IntRange(min=1), metavar="N", help="So many jobs of it at once, over all lanes.")
+@click.option("--per-day", type=click.IntRange(min=1), metavar="N", help="So many runs of it in a day (UTC).")
+@click.option("--none", "unlimited", is_flag=True, help="No limit, whatever the configuration says of all.")
+@click.option("--as-configured", is_flag=True, help="What the configuration says of all.")
+@printing
+@pass_frame
+def limit(
+    frame: Frame, path: str, running: int | None, per_day: int | None, unlimited: bool, as_configured: bool
+) -> None:
+    """Limit one repository, from the next claim on; what is not named is not limited.
+
+    While any repository has a limit every lane counts its claims, one by one.
+    """
+    numbers = running is not None or per_day is not None
+    if numbers + unlimited + as_configured != 1:
+        raise click.UsageError("say what limits it: --running and --per-day, or --none, or --as-configured")
+    ref, limits = _ref(frame, path), Limits(running, per_day)
+    if as_configured:
+        configured = frame.settings.limits
+        limits = Limits(configured.max_running_per_repository, configured.max_runs_per_repository_per_day)
+    run(_limit(frame, ref, limits, by_operator=not as_configured))
+    said = [f"{limits.max_running} at once"] if limits.max_running else []
+    said += [f"{limits.max_runs_per_day} runs a day"] if limits.max_runs_per_day else []
+    data = {"forge": ref.forge, "repository": ref.path, "limits": limits, "as_configured": as_configured}
+    frame.show(data, f"{ref.path} on {ref.forge}: {', '.join(said) or 'no limit'}")
+
+
+async def _limit(frame: Frame, ref: RepoRef, limits: Limits, *, by_operator: bool) -> None:
+    async with database(frame) as conn:
+        await limit_repository(conn, ref, limits, by_operator=by_operator)
 
 
 def _ref(frame: Frame, path: str) -> RepoRef:

@@ -30,6 +30,7 @@ from tireless.config.settings import (
     ForgeSection,
     InstallationSection,
     LabelsSection,
+    LimitsSection,
     MirrorSection,
     Name,
     PollSection,
@@ -74,6 +75,7 @@ class Settings(BaseSettings):
     poll: PollSection = Field(default_factory=PollSection)
     mirror: MirrorSection = Field(default_factory=MirrorSection)
     sweep: SweepSection = Field(default_factory=SweepSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)
     retention: RetentionSection = Field(default_factory=RetentionSection)
     installation: InstallationSection = Field(default_factory=InstallationSection)
 

@@ -234,6 +234,13 @@ class PollSection(Section):
     by_owner: bool = True
 
 
+class LimitsSection(Section):
+    """What each watched repository may use, unless an operator said otherwise of one."""
+
+    max_running_per_repository: Annotated[int, Field(ge=1)] | None = None
+    max_runs_per_repository_per_day: Annotated[int, Field(ge=1)] | None = None
+
+
 class MirrorSection(Section):
     """How the forge is told."""
 

@@ -16,6 +16,7 @@ from tireless.forge.base import Forge
 from tireless.services.patience import Patience
 from tireless.services.selecting import Owned, select
 from tireless.store.db import Pool, transaction
+from tireless.store.limits import Limits, limit_all
 from tireless.store.repos import forge_failed, forge_known, forge_unfound, sync_repositories, tracked_repos
 
 _log = log.get(__name__)
@@ -42,6 +43,7 @@ class Tracker:
         *,
         owners: Sequence[Owned] = (),
         require_opt_in: bool,
+        limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
@@ -49,6 +51,7 @@ class Tracker:
         self._wanted = {name: [repo for repo in repositories if repo.forge == name] for name in forges}
         self._owners = {name: [owned for owned in owners if owned.forge == name] for name in forges}
         self._require_opt_in = require_opt_in
+        self._limits = limits or Limits()
         self._patience = Patience(forges, base_s=1.0, cap_s=60.0)
         self._clock = clock
         self._due = dict.fromkeys(forges, float("-inf"))
@@ -60,6 +63,10 @@ class Tracker:
         for name in self._patience.ready():
             if self._clock() >= self._due[name]:
                 await self._resolve(name)
+        async with self._pool.connection() as conn:
+            # Every time: an operator may have added one meanwhile.
+            if changed := await limit_all(conn, self._limits):
+                _log.info("repositories limited", count=changed)
         return False
 
     async def _resolve(self, name: str) -> None:

@@ -12,7 +12,7 @@ from psycopg import errors
 from psycopg.rows import class_row, dict_row
 
 from tireless.domain.routing import Lane
-from tireless.errors import NotKnown, StoreUnavailable
+from tireless.errors import StoreUnavailable
 from tireless.store.db import Connection, transaction, translate
 
 # ------------------------------------------------------------------------------------------------ no claims
@@ -136,28 +136,6 @@ def _configured(lane: Lane, position: int) -> dict[str, object]:
         "max_running": lane.max_running,
         "max_usd": lane.max_usd,
     }
-
-
-LIMIT_REPOSITORY = """
-UPDATE repository SET max_running = %(max_running)s::int, max_runs_per_day = %(max_runs_per_day)s::int
- WHERE id = %(repository_id)s RETURNING id
-"""
-
-
-async def limit_repository(
-    conn: Connection, repository_id: int, *, max_running: int | None, max_runs_per_day: int | None
-) -> None:
-    """Limit what of a repository runs at a time, and by day (None: no limit). A transaction of its own.
-
-    While any repository has a limit every lane counts its claims, one by one. The limit holds for every claim from the
-    commit on, claims under way included; what stepped aside for the old one is woken by the sweep.
-    """
-    doing = f"limiting repository {repository_id}"
-    values = {"repository_id": repository_id, "max_running": max_running, "max_runs_per_day": max_runs_per_day}
-    with translate(doing):
-        async with no_claims(conn, doing):
-            if not await (await conn.execute(LIMIT_REPOSITORY, values)).fetchone():
-                raise NotKnown(f"there is no repository {repository_id}: see `tireless repos ls`")
 
 
 # ------------------------------------------------------------------------------------------------ what people see

@@ -1,0 +1,87 @@
+"""What may run of one repository at a time and in a day: by the configuration for all, by an operator for one.
+
+While any repository has a limit every lane counts its claims, one by one (claim_counted).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tireless.domain.issue import RepoRef
+from tireless.errors import NotKnown
+from tireless.store.db import Connection, translate
+from tireless.store.lanes import no_claims
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many jobs of a repository run at once, over all lanes, and how many runs begin in a day (UTC); None: any."""
+
+    max_running: int | None = None
+    max_runs_per_day: int | None = None
+
+
+LIMIT_REPOSITORY = """
+UPDATE repository
+   SET max_running = %(max_running)s::int, max_runs_per_day = %(max_runs_per_day)s::int,
+       limits_by = %(limits_by)s
+ WHERE id = %(repository_id)s RETURNING id
+"""
+FIND = """
+SELECT id FROM repository
+ WHERE forge = %(forge)s AND lower(owner) = lower(%(owner)s) AND lower(name) = lower(%(name)s) AND tracked
+"""
+
+
+async def limit_repository(conn: Connection, ref: RepoRef, limits: Limits, *, by_operator: bool = True) -> None:
+    """Limit one watched repository, in a transaction of its own; NotKnown when it is not watched.
+
+    The limits hold for every claim from the commit on, claims under way included; what stepped aside for the old ones
+    is woken by the sweep. `by_operator`: they stay, whatever the configuration says of all.
+    """
+    doing = f"limiting {ref}"
+    place = {"forge": ref.forge, "owner": ref.owner, "name": ref.name}
+    with translate(doing):
+        row = await (await conn.execute(FIND, place)).fetchone()
+        if row is None:
+            raise NotKnown(f"{ref.path} is not watched on forge {ref.forge}: see `tireless repos ls`")
+        values = _values(limits) | {"repository_id": row[0], "limits_by": "operator" if by_operator else "config"}
+        async with no_claims(conn, doing):
+            await conn.execute(LIMIT_REPOSITORY, values)
+
+
+# An operator's choice stands, and so does what nobody of ours set.
+UNLIKE = """
+SELECT EXISTS (
+  SELECT FROM repository r
+   WHERE r.tracked AND (r.limits_by = 'config' OR num_nonnulls(r.limits_by, r.max_running, r.max_runs_per_day) = 0)
+     AND (r.max_running, r.max_runs_per_day) IS DISTINCT FROM (%(max_running)s::int, %(max_runs_per_day)s::int))
+"""
+LIMIT_ALL = """
+UPDATE repository r
+   SET max_running = %(max_running)s::int, max_runs_per_day = %(max_runs_per_day)s::int, limits_by = 'config'
+ WHERE r.id IN (
+   SELECT b.id FROM repository b
+    WHERE b.tracked AND (b.limits_by = 'config' OR num_nonnulls(b.limits_by, b.max_running, b.max_runs_per_day) = 0)
+      AND (b.max_running, b.max_runs_per_day) IS DISTINCT FROM (%(max_running)s::int, %(max_runs_per_day)s::int)
+    ORDER BY b.id FOR NO KEY UPDATE)
+RETURNING r.id
+"""
+
+
+async def limit_all(conn: Connection, limits: Limits) -> int:
+    """Give every watched repository that no operator limited these limits; how many had others.
+
+    Claims are held up only when there is something to change.
+    """
+    doing = "limiting the watched repositories"
+    with translate(doing):
+        row = await (await conn.execute(UNLIKE, _values(limits))).fetchone()
+        if row is None or not row[0]:
+            return 0
+        async with no_claims(conn, doing):
+            return len(await (await conn.execute(LIMIT_ALL, _values(limits))).fetchall())
+
+
+def _values(limits: Limits) -> dict[str, object]:
+    return {"max_running": limits.max_running, "max_runs_per_day": limits.max_runs_per_day}
