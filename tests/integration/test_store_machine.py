@@ -121,15 +121,23 @@ def limit_counted_without_the_latch(world: World, _monkeypatch: pytest.MonkeyPat
     world.run(rewrite(world.watch, "claim_counted", ("PERFORM pg_advisory_xact_lock(lane_latch(in_lane));", "")))
 
 
+def cap_forgotten_by_who_comes_back(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's money is looked at only while it waits for its turn, not when it comes back from a claim."""
+    world.run(
+        rewrite(world.watch, "job_rest", ("NEW.spent_usd >= cap", "OLD.state <> 'claimed' AND NEW.spent_usd >= cap"))
+    )
+
+
+MUTANTS = [fence_removed, sweep_without_recheck, limit_counted_in_the_claim, limit_counted_without_the_latch]
+MUTANTS += [cap_forgotten_by_who_comes_back]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "mutate",
-    [fence_removed, sweep_without_recheck, limit_counted_in_the_claim, limit_counted_without_the_latch],
-)
+@pytest.mark.parametrize("mutate", MUTANTS)
 def test_the_machine_catches_mutants(
     world: World, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[World, pytest.MonkeyPatch], None]
 ) -> None:
-    """Each of four faults that were put into the store is found within some thousand acts."""
+    """Each of the faults that were put into the store is found within some thousand acts."""
     mutate(world, monkeypatch)
     # Wrong rows, a wrong answer, a lock that should not be met; perhaps not the same when it is tried again.
     with pytest.raises((AssertionError, StoreError, Flaky)):

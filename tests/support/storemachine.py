@@ -50,6 +50,7 @@ RARELY = st.sampled_from([False, False, False, False, True])
 LIMITS = st.sampled_from([None, None, 1, 2])
 PAIR = st.tuples(LIMITS, LIMITS)
 Limits = tuple[int | None, int | None]
+CAPS = st.sampled_from([None, None, None, 1, 3])
 OUTCOMES = st.sampled_from(sorted({*Outcome} - {Outcome.LEASE_LOST}) + [Outcome.QUOTA] * 4 + [Outcome.DONE] * 4)
 SAME_NAME = "runner"
 """Every claim is made under one runner name: the token fences, never the name."""
@@ -244,18 +245,21 @@ class StoreMachine(RuleBasedStateMachine):
         lane_limits=PAIR,
         repo_limits=PAIR,
         probing=st.sampled_from([(), (), ("a",), ("b",)]),
+        caps=st.tuples(CAPS, CAPS),
         attempts=st.integers(1, 3),
     )
     def begin(self, **given: Any) -> None:
         """Two lanes, two repositories, eight issues of which three are a plan's children; no job, no hold."""
         self.world.run(self._begin(**given))
 
-    async def _begin(self, lane_limits: Limits, repo_limits: Limits, probing: tuple[str, ...], attempts: int) -> None:
+    async def _begin(
+        self, lane_limits: Limits, repo_limits: Limits, probing: tuple[str, ...], caps: Limits, attempts: int
+    ) -> None:
         model, self.attempts = self.model, attempts
         await begin_again(self.world.watch)
-        for name, limit in zip(LANES, lane_limits, strict=True):
-            model.lanes[name] = Lane(name, limit, probing=name in probing)
-            columns = {"max_running": limit, "probing": name in probing, "max_attempts": attempts}
+        for name, limit, cap in zip(LANES, lane_limits, caps, strict=True):
+            model.lanes[name] = Lane(name, limit, cap, probing=name in probing)
+            columns = {"max_running": limit, "max_usd": cap, "probing": name in probing, "max_attempts": attempts}
             await rows.change(self.world.watch, "lane", name, **columns)
         for repo, limit in zip(self.world.repos, repo_limits, strict=True):
             model.limits[repo] = limit
@@ -412,6 +416,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert (taken == exact) if n == 1 or not counted else (taken[:1] == exact)
         for job, one in zip(taken, got, strict=True):
             assert not model.full(job.issue.repo), "a repository runs more than its limit"
+            cap = model.lanes[lane].cap
+            assert one.usd_left == (None if cap is None else cap - job.spent)
+            assert one.usd_left is None or one.usd_left > 0, "a claim has nothing left to spend"
             model.claimed(job, one.token, host)
             assert (one.attempts, one.claim_no) == (job.attempts, job.claim_no)
             self.tokens.append((job.id, one.token))
@@ -605,17 +612,24 @@ class StoreMachine(RuleBasedStateMachine):
                 ended = await self.call(steer.release(self.conn, of.name, "ada", source=source))
                 assert ended == self.model.end_hold(of, (source, ""))
 
-    @act(1, alone=True, lane=st.sampled_from(LANES), limit=LIMITS)
-    async def limit(self, lane: str, limit: int | None) -> None:
-        """The configuration gives a lane another limit; one below what runs already stops nothing."""
+    @act(1, alone=True, lane=st.sampled_from(LANES), limit=LIMITS, cap=CAPS)
+    async def limit(self, lane: str, limit: int | None, cap: int | None) -> None:
+        """The configuration gives a lane another limit and cap; a limit below what runs already stops nothing."""
         if limit is not None and len(self.model.of("claimed", lane)) > limit:
             return
-        self.model.lanes[lane].limit = limit
+        self.model.lanes[lane].limit, self.model.lanes[lane].cap = limit, cap
         wanted = [
-            routing.Lane(name=one.name, lease_s=float(sm.LEASE_S), max_attempts=self.attempts, max_running=one.limit)
+            routing.Lane(
+                name=one.name,
+                lease_s=float(sm.LEASE_S),
+                max_attempts=self.attempts,
+                max_running=one.limit,
+                max_usd=one.cap,
+            )
             for one in self.model.lanes.values()
         ]
         assert await self.call(lanes.sync_lanes(self.conn, wanted)) == []
+        self.model.cap_changed()
 
     # ---------------------------------------------------------------------------------------------- in the middle
 
@@ -740,4 +754,4 @@ async def or_refused(work: Awaitable[T]) -> T | str:
 def said(outcome: Outcome) -> Ending:
     """An ending with the times the model reckons with."""
     asked = {Outcome.QUOTA: sm.QUOTA_S, Outcome.BLOCKED: sm.BLOCKED_S}.get(outcome)
-    return Ending(outcome=outcome, reason="said", wake_s=float(sm.BACKOFF_S), asked_s=asked)
+    return Ending(outcome=outcome, reason="said", wake_s=float(sm.BACKOFF_S), asked_s=asked, usage={"usd": 1})

@@ -68,6 +68,8 @@ class Job:
     claim_no: int = 0
     turn: int = 0
     given_back: int = 0
+    spent: int = 0
+    """Dollars since a person last acted on it: each attempt that is settled has cost one."""
     forgiven: int = 0
     """Attempts that burned and do not count any more: a person's word, work that was not where it should be."""
     parked: str | None = None
@@ -113,6 +115,8 @@ class Lane:
 
     name: str
     limit: int | None = None
+    cap: int | None = None
+    """Dollars that one of its jobs may cost."""
     probing: bool = False
     probe: UUID | None = None
     probe_since: int | None = None
@@ -168,6 +172,11 @@ class Model:
         since = lane.probe_since
         return lane.probe is not None and since is not None and since + PROBE_LIVES_S * SECOND > self.now
 
+    def over(self, job: Job) -> bool:
+        """It has cost what a job of its lane may cost."""
+        cap = self.lanes[job.lane].cap
+        return cap is not None and job.spent >= cap
+
     def deadlines(self) -> Iterator[int]:
         """Every moment at which something changes by itself."""
         for job in self.jobs.values():
@@ -205,6 +214,8 @@ class Model:
             job.parked = "needs_approval"
         elif job.parked == "needs_approval" and job.issue.approved:
             job.parked = None
+        if job.parked is None and self.over(job):
+            job.parked = "budget_exhausted"
         if job.not_before is not None and job.not_before <= self.now:
             job.not_before = job.wait = None
         waits = (job.parked, "on_hold" if job.hold else None, "repository_full" if job.full else None, job.wait)
@@ -258,9 +269,18 @@ class Model:
             return False
         job.issue.approved = True
         job.forgiven, job.parked, job.attempts, job.given_back = job.forgiven + job.attempts, None, 0, 0
+        job.spent = 0
         self.rest(job, "waiting")
         self._tell(job, "wake", "waiting")
         return True
+
+    def cap_changed(self) -> None:
+        """Another configuration: what waits and has cost more than it now may is parked."""
+        for job in [*self.of("pending"), *self.of("waiting")]:
+            if job.parked is None and self.over(job):
+                was = job.state
+                self.rest(job, was)
+                self._tell(job, "wait", was)
 
     def cancel(self, job: Job, code: str) -> str:
         """Cancel it in whatever state."""
@@ -349,6 +369,7 @@ class Model:
         park = "suspect" if twice else asks.get(outcome)
         job.given_back = back
         job.attempts -= 0 if burns else 1
+        job.spent += 1
         self._becomes(job, outcome, park, cancel, burns=burns)
         if self.limits[job.issue.repo] is not None:
             self.wake(job.issue.repo)
@@ -489,7 +510,7 @@ class Model:
         """Holds that are due, and probes that have lived."""
         ended = 0
         for lane in self.lanes.values():
-            for key in [k for k, h in lane.holds.items() if h.until is not None and h.until <= self.now]:
+            for key in sorted(k for k, h in lane.holds.items() if h.until is not None and h.until <= self.now):
                 ended += self.end_hold(lane, key)
             if lane.probing and lane.probe is not None and not self.lives(lane):
                 lane.probing, lane.probe, lane.probe_since = False, None, None

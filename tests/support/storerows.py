@@ -19,6 +19,7 @@ SELECT us(clock_timestamp()), jsonb_build_object(
   'jobs', (SELECT jsonb_object_agg(j.id, jsonb_build_object(
      'state', j.state, 'reason', j.reason, 'lane', j.lane, 'priority', j.priority, 'attempts', j.attempts,
      'max_attempts', j.max_attempts, 'claim_no', j.claim_no, 'given_back', j.given_back, 'parked', j.parked,
+     'spent', j.spent_usd,
      'hold', j.hold, 'full', j.repository_full, 'wait', j.not_before_reason, 'token', j.claim_token,
      'host', j.claimed_host, 'cancel', j.cancel_requested, 'take', j.publish_token,
      'began', j.publish_began_at IS NOT NULL AND j.state = 'publishing', 'ended', j.finished_at IS NOT NULL,
@@ -70,7 +71,8 @@ BEGIN;
 SET LOCAL session_replication_role = replica;
 DELETE FROM job_event; DELETE FROM attempt; DELETE FROM job; DELETE FROM request; DELETE FROM look; DELETE FROM mirror;
 DELETE FROM lane_hold; DELETE FROM lane_breaker;
-UPDATE lane SET probing = false, probe_token = NULL, probe_since = NULL, probe_avoid_job = NULL, max_running = NULL;
+UPDATE lane SET probing = false, probe_token = NULL, probe_since = NULL, probe_avoid_job = NULL, max_running = NULL,
+                max_usd = NULL;
 UPDATE issue SET content_hash = approved_hash, children_done = 0;
 UPDATE child SET ended_at = NULL, ended_reason = NULL;
 COMMIT
@@ -81,7 +83,7 @@ SELECT %(id)s, 'operator', clock_timestamp(), 'ada', i.content_hash FROM issue i
 """
 COPIED = (
     *("state", "reason", "lane", "priority", "attempts", "max_attempts", "claim_no", "given_back"),
-    *("parked", "hold", "full", "wait", "host", "cancel"),
+    *("spent", "parked", "hold", "full", "wait", "host", "cancel"),
 )
 """What a job's row and its model call by the same name."""
 SLACK = 60 * SECOND
