@@ -33,6 +33,8 @@ async def test_it_wakes_each_once_however_often_it_rang(dsn: str, conn: Connecti
         running = asyncio.create_task(bell.run())
         async for _ in listener.notifies(timeout=20, stop_after=2):
             pass
+        while lent.get_stats()["pool_available"] == 0:  # until it knows that they were woken
+            await first_of(timeout_s=0.01)
         bell.ring([LANE])
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -46,6 +46,11 @@ class Desk:
         self.git("add", name)
         self.git("commit", "-qm", message)
 
+    @property
+    def base_tree(self) -> str:
+        """The git tree of the base commit."""
+        return self.git("rev-parse", f"{self.space.base_sha}^{{tree}}").strip()
+
     async def collect(self) -> Evidence:
         collector = Collector(
             self.spaces.git, self.space, identity=Identity("tireless", "bot@forge"), redactor=Redactor([TOKEN])
@@ -80,7 +85,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 async def test_untouched_tree_is_no_evidence(desk: Desk) -> None:
     """An agent that changed nothing leaves nothing to deliver."""
-    assert await desk.collect() == Evidence()
+    assert await desk.collect() == Evidence(tree=desk.base_tree)
 
 
 async def test_left_over_changes_are_committed_on_base(desk: Desk) -> None:
@@ -137,7 +142,7 @@ async def test_commits_that_change_nothing_together_are_no_evidence(desk: Desk) 
     desk.commit("a", "1", "Do")
     desk.git("rm", "-q", "a")
     desk.git("commit", "-qm", "Undo")
-    assert await desk.collect() == Evidence(commits=2)
+    assert await desk.collect() == Evidence(commits=2, tree=desk.base_tree)
 
 
 async def test_work_committed_to_the_base_branch_counts(desk: Desk) -> None:
