@@ -155,7 +155,7 @@ async def _database_fails(world: World) -> None:
     """It goes away while an agent works, and is back before its lease is over. Meanwhile commands say so."""
     number = await world.ask("please wait")
     await world.becomes(number, "claimed")
-    _only_in_the_exchange(world)
+    await _only_in_the_exchange(world)
     world.door.shut()
     await world.command("jobs", "ls")
     await world.command("doctor")
@@ -178,11 +178,14 @@ async def _forge_fails(world: World) -> None:
         await fault.drop()
 
 
-def _only_in_the_exchange(world: World) -> None:
+async def _only_in_the_exchange(world: World) -> None:
     """While an agent works: neither in its tree and `.git`, nor in the cache, but in what it is handed."""
-    handed = {"prompt.md", "job.json"}
+    handed, runs = {"prompt.md", "job.json"}, world.home / "work" / "runs"
+    async with asyncio.timeout(60):
+        while {path.name for path in in_files(runs, BODY)} != handed:  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.05)
     for marker in (TITLE, BODY):
-        found = in_files(world.home / "work" / "runs", marker)
+        found = in_files(runs, marker)
         assert {path.name for path in found} == handed
         assert {path.parts[1] for path in found} == {"exchange"}
         assert in_files(world.home / "work" / "cache", marker) == set()
