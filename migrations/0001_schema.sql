@@ -202,8 +202,8 @@ CREATE UNIQUE INDEX request_event_once ON request (issue_id, event_id, asked_tim
 CREATE UNIQUE INDEX request_child_once ON request (issue_id) WHERE source = 'child';
 
 -- A request to be worked on, of one kind. (state, reason) of pending and waiting rows are computed: see 0002.
--- Lists in the checks of job and attempt are arrays: each statement parses every check anew, and an array parses in a fifth
--- of the time that IN takes.
+-- Lists in the checks of job and attempt are arrays: each statement parses every check anew, and an array is stored
+-- shorter than what IN becomes.
 CREATE TABLE job (
   id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   issue_id         bigint NOT NULL REFERENCES issue (id),
