@@ -16,13 +16,13 @@ CREATE INDEX request_created ON request (created_at);
 
 -- ------------------------------------------------------------------------------------------------ what every end brings
 
--- "Judge this issue again", at once; ingest's own writer of looks may put one off.
-CREATE FUNCTION look_again(of_repository bigint, of_number int, because text) RETURNS void LANGUAGE sql AS $$
+-- "Judge this issue again", at once; ingest's own writer of looks may put one off. The caller wakes the poller.
+CREATE FUNCTION look_again(of_repository bigint, of_number int, because text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
   INSERT INTO look (repository_id, number, why) VALUES (of_repository, of_number, because)
   ON CONFLICT (repository_id, number) DO UPDATE
     SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
-  SELECT pg_notify('tireless_look', '')
-$$;
+END $$;
 
 -- A plan's issue comes before the job in the order of locks: whoever may deliver a job calls this before locking it.
 CREATE FUNCTION lock_plan_of(child_issue bigint) RETURNS void LANGUAGE plpgsql AS $$
@@ -195,17 +195,6 @@ CREATE CONSTRAINT TRIGGER lane_limits_insert AFTER INSERT ON lane DEFERRABLE INI
 
 -- ------------------------------------------------------------------------------------------------ the claim
 
--- What a claim hands out beside its own columns; nothing here changes by claiming.
-CREATE VIEW claim_details AS
-SELECT j.id AS job_id, j.kind, j.max_attempts, j.given_back, j.request_id, j.rerun_of,
-       l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
-       r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url,
-       i.number, i.url, i.approved_title, i.approved_body, (l.max_usd - j.spent_usd)::float8 AS usd_left
-  FROM job j
-  JOIN lane l ON l.name = j.lane
-  JOIN repository r ON r.id = j.repository_id
-  JOIN issue i ON i.id = j.issue_id;
-
 -- A claim as it is handed out; null job_id: see claim_counted.
 CREATE TYPE claim_given AS (
   job_id bigint, attempt_id bigint, claim_no bigint, token uuid, attempt_uid uuid, attempts int, lease_left_s double precision,
@@ -216,22 +205,18 @@ CREATE TYPE claim_given AS (
   number int, url text, approved_title text, approved_body text, usd_left double precision
 );
 
--- The claim of a lane that limits nothing but how many of it run: `room` jobs in one statement. The caller has counted,
--- and holds the latch until this has committed.
-CREATE FUNCTION claim_room(l lane, room int, in_runner text, in_host text) RETURNS SETOF claim_given LANGUAGE plpgsql AS $$
+-- Claim these jobs, which the caller has locked and counted; CLAIM in store/claim.py writes the same for an open lane.
+-- One plan for every list, as in jobs_ended; by keys, however few the rows were when it was made.
+CREATE FUNCTION claim_these(l lane, ids bigint[], in_runner text, in_host text) RETURNS SETOF claim_given
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 BEGIN
   RETURN QUERY
-  WITH picked AS MATERIALIZED (
-    SELECT walk.id FROM (
-      SELECT j.id FROM job j WHERE j.state = 'pending' AND j.lane = l.name
-       ORDER BY j.priority DESC, j.turn, j.id LIMIT 100 FOR NO KEY UPDATE OF j SKIP LOCKED) walk
-     LIMIT room
-  ), claimed AS (
+  WITH claimed AS (
     UPDATE job j
        SET state = 'claimed', attempts = j.attempts + 1, claim_no = j.claim_no + 1, claim_token = gen_random_uuid(),
            claimed_by = in_runner, claimed_host = in_host, claimed_at = clock_timestamp(),
            claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
-     WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked p))
+     WHERE j.id = ANY (ids)
     RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts, j.given_back,
               j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn, j.spent_usd
   ), begun AS (
@@ -240,7 +225,8 @@ BEGIN
     RETURNING attempt.id, attempt.job_id, attempt.uid
   ), told AS (
     INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
-    SELECT t.id, 'runner ' || in_runner, 'claim', 'pending', 'claimed', jsonb_build_object('claim_no', t.claim_no, 'host', in_host)
+    SELECT t.id, 'runner ' || in_runner, 'claim', 'pending', 'claimed',
+           jsonb_build_object('claim_no', t.claim_no, 'host', in_host, 'probe', l.probing)
       FROM claimed t
   )
   SELECT t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts, extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
@@ -273,7 +259,6 @@ DECLARE
   aside    int := 0;          -- how many stepped aside in this call
   again    boolean := false;
   given    int := 0;
-  minted   uuid;
 BEGIN
   -- Before anything is read, so that the barrier waits for this claim or this claim sees the hold.
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
@@ -291,8 +276,13 @@ BEGIN
     counted := running_in_lane(in_lane);
     room := least(room, l.max_running - counted);
   END IF;
-  IF room > 0 AND NOT l.probing AND NOT l.repository_limits THEN
-    RETURN QUERY SELECT * FROM claim_room(l, room, in_runner, in_host);
+  IF NOT l.probing AND NOT l.repository_limits THEN
+    -- Nothing but the lane is counted: all there is room for, in one walk as CLAIM has it.
+    RETURN QUERY SELECT * FROM claim_these(l, ARRAY(
+      SELECT walk.id FROM (
+        SELECT j.id FROM job j WHERE j.state = 'pending' AND j.lane = in_lane
+         ORDER BY j.priority DESC, j.turn, j.id LIMIT 100 FOR NO KEY UPDATE OF j SKIP LOCKED) walk
+       LIMIT greatest(room, 0)), in_runner, in_host);
     RETURN;
   END IF;
 
@@ -345,37 +335,13 @@ BEGIN
       passed := passed || c.id;
       CONTINUE;
     END IF;
-    minted := gen_random_uuid();
-    RETURN QUERY
-    WITH claimed AS (
-      UPDATE job j
-         SET state = 'claimed', attempts = j.attempts + 1, claim_no = j.claim_no + 1, claim_token = minted,
-             claimed_by = in_runner, claimed_host = in_host, claimed_at = clock_timestamp(),
-             claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
-       WHERE j.id = c.id
-      RETURNING j.id, j.repository_id, j.claim_no, j.claim_token, j.attempts, j.claimed_at, j.claim_expires_at
-    ), begun AS (
-      INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
-      SELECT t.id, t.repository_id, t.claim_no, t.claim_token, t.attempts, in_lane, in_runner, in_host, t.claimed_at FROM claimed t
-      RETURNING attempt.id, attempt.uid
-    ), told AS (
-      INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
-      SELECT t.id, 'runner ' || in_runner, 'claim', 'pending', 'claimed',
-             jsonb_build_object('claim_no', t.claim_no, 'host', in_host, 'probe', l.probing)
-        FROM claimed t
-    )
-    SELECT t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts,
-           extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
-           d.kind, d.max_attempts, d.given_back, d.request_id, d.rerun_of,
-           d.lease_s, d.run_timeout_s, d.stall_timeout_s, d.backoff_base_s, d.backoff_cap_s,
-           d.forge, d.owner, d.name, d.forge_repo_id, d.default_branch, d.clone_url,
-           d.number, d.url, d.approved_title, d.approved_body, d.usd_left
-      FROM claimed t CROSS JOIN begun b JOIN claim_details d ON d.job_id = t.id;
+    RETURN QUERY SELECT * FROM claim_these(l, ARRAY[c.id], in_runner, in_host);
     given := given + 1;
   END LOOP;
 
   IF l.probing AND given = 1 THEN
-    UPDATE lane SET probe_token = minted, probe_since = clock_timestamp() WHERE lane.name = in_lane AND probing AND probe_token IS NULL;
+    UPDATE lane SET probe_token = (SELECT j.claim_token FROM job j WHERE j.id = c.id), probe_since = clock_timestamp()
+     WHERE lane.name = in_lane AND probing AND probe_token IS NULL;
   END IF;
   IF again AND aside > 0 THEN
     RETURN NEXT NULL::claim_given;
@@ -481,6 +447,7 @@ END $$;
 -- First 'done', 'already' (this attempt ended thus: the reply to the commit was lost) or 'lost'; behind 'done' the channels,
 -- each with its payload behind a space, that the caller wakes when this has committed. With `in_notify` they are notified
 -- here: a transaction with a NOTIFY commits alone, since the server holds one lock over all of them till it is on the disk.
+-- Without seqscan: its plans are made while `attempt` is small, and stay with the session.
 CREATE FUNCTION settle_claim(
   in_job bigint, in_token uuid, in_outcome text, in_burns boolean,
   in_to text, in_code text, in_parked text, in_question text, in_wait_s double precision, in_wait_reason text,
@@ -504,12 +471,13 @@ BEGIN
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
   -- Read plainly, for locks that come before the job's and for what is seldom so. Only this claim is `probe_token`, since
   -- before it was handed out; a failure counted after this read came after this success.
-  SELECT r.id, b.issue_id, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited, l.probe_token = in_token AS probes,
+  SELECT r.id, b.issue_id, i.number, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited, l.probe_token = in_token AS probes,
          EXISTS (SELECT FROM lane_breaker k WHERE k.lane = b.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS counted,
          EXISTS (SELECT FROM child c WHERE c.issue_id = b.issue_id AND c.ended_at IS NULL) AS child,
          EXISTS (SELECT FROM child c WHERE c.job_id = b.id) AS plan
     INTO place
-    FROM job b JOIN repository r ON r.id = b.repository_id JOIN lane l ON l.name = b.lane WHERE b.id = in_job;
+    FROM job b JOIN repository r ON r.id = b.repository_id JOIN lane l ON l.name = b.lane JOIN issue i ON i.id = b.issue_id
+   WHERE b.id = in_job;
   IF place.limited THEN
     PERFORM FROM repository r WHERE r.id = place.id FOR NO KEY UPDATE;
   END IF;
@@ -613,9 +581,7 @@ BEGIN
     IF place.child OR place.plan THEN
       PERFORM jobs_ended(ARRAY[in_job]);
     ELSE
-      INSERT INTO look (repository_id, number, why) SELECT place.id, i.number, 'job ended' FROM issue i WHERE i.id = j.issue_id
-      ON CONFLICT (repository_id, number) DO UPDATE
-        SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
+      PERFORM look_again(place.id, place.number, 'job ended');
     END IF;
     wakes := wakes || 'tireless_look'::text;
   ELSIF to_state = 'publishing' THEN

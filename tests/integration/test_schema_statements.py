@@ -6,6 +6,7 @@ import re
 
 import psycopg
 
+from tests.support import rows
 from tests.support.statements import constants, numbered
 from tireless.store.db import Connection
 
@@ -33,3 +34,14 @@ async def test_every_statement_prepares(conn: Connection) -> None:
         except psycopg.Error as error:
             refused[name] = str(error)
     assert refused == {}
+
+
+async def test_what_takes_a_list_is_planned_once(conn: Connection) -> None:
+    """Of a list that is a parameter the planner makes a plan for each call, which once was a third of a settle."""
+    query = """
+    SELECT p.proname AS name, 'plan_cache_mode=force_generic_plan' = ANY (p.proconfig) AS once
+      FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace AND 'bigint[]'::regtype = ANY (p.proargtypes)
+    """
+    found = {str(row["name"]): row["once"] for row in await rows.rows(conn, query)}
+    assert found.keys() >= {"jobs_ended", "claim_these"}
+    assert [name for name, once in found.items() if not once] == []

@@ -105,34 +105,8 @@ class JobRow:
     max_usd: float | None
 
 
-# Live jobs by the predicate of one_live_job_per_issue, so that no history is walked.
-LIVE_JOBS = """
-SELECT j.id, r.forge, r.owner || '/' || r.name AS repo, i.number, i.title, i.url, j.kind, j.lane, j.state, j.reason,
-       j.priority, j.attempts, j.max_attempts, j.created_at, j.claimed_at, j.claimed_by, j.claimed_host,
-       j.claim_expires_at, j.not_before, j.waits_for, j.question, j.cancel_requested, j.publish_reason, j.pull_request,
-       j.summary, j.rerun_of, j.finished_at, q.source, q.actor_login AS asked_by,
-       u.runs, u.input_tokens, u.output_tokens, u.usd, j.spent_usd::float8 AS spent_usd, l.max_usd::float8 AS max_usd,
-       (SELECT p.number FROM child c JOIN issue p ON p.id = c.plan_issue_id WHERE c.issue_id = i.id) AS parent
-  FROM job j
-  JOIN issue i ON i.id = j.issue_id
-  JOIN repository r ON r.id = j.repository_id
-  JOIN request q ON q.id = j.request_id
-  JOIN lane l ON l.name = j.lane
- CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE a.burned IS NOT FALSE) AS runs,
-           sum((a.usage ->> 'input_tokens')::numeric)::bigint AS input_tokens,
-           sum((a.usage ->> 'output_tokens')::numeric)::bigint AS output_tokens,
-           sum((a.usage ->> 'usd')::numeric)::float8 AS usd
-      FROM attempt a WHERE a.job_id = j.id) u
- WHERE j.state IN ('pending', 'waiting', 'claimed', 'publishing')
-   AND (%(states)s::text[] = '{}' OR j.state = ANY (%(states)s::text[]))
-   AND (%(lane)s::text IS NULL OR j.lane = %(lane)s)
-   AND (%(repo)s::text IS NULL OR lower(r.owner || '/' || r.name) = lower(%(repo)s))
-   AND (%(number)s::int IS NULL OR i.number = %(number)s)
-   AND (%(before_id)s::bigint IS NULL OR j.id < %(before_id)s)
- ORDER BY j.id DESC LIMIT %(limit)s::int
-"""
-ALL_JOBS = """
+# What both lists show, and what they are filtered by.
+JOB_ROWS = """
 SELECT j.id, r.forge, r.owner || '/' || r.name AS repo, i.number, i.title, i.url, j.kind, j.lane, j.state, j.reason,
        j.priority, j.attempts, j.max_attempts, j.created_at, j.claimed_at, j.claimed_by, j.claimed_host,
        j.claim_expires_at, j.not_before, j.waits_for, j.question, j.cancel_requested, j.publish_reason, j.pull_request,
@@ -155,9 +129,22 @@ SELECT j.id, r.forge, r.owner || '/' || r.name AS repo, i.number, i.title, i.url
    AND (%(repo)s::text IS NULL OR lower(r.owner || '/' || r.name) = lower(%(repo)s))
    AND (%(number)s::int IS NULL OR i.number = %(number)s)
    AND (%(before_id)s::bigint IS NULL OR j.id < %(before_id)s)
+"""
+# By the predicate of one_live_job_per_issue, so that no history is walked.
+LIVE_JOBS = (
+    JOB_ROWS
+    + """
+   AND j.state IN ('pending', 'waiting', 'claimed', 'publishing')
+ ORDER BY j.id DESC LIMIT %(limit)s::int
+"""
+)
+ALL_JOBS = (
+    JOB_ROWS
+    + """
    AND (%(id)s::bigint IS NULL OR j.id = %(id)s)
  ORDER BY j.id DESC LIMIT %(limit)s::int
 """
+)
 
 
 async def job_rows(

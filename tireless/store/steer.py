@@ -124,7 +124,7 @@ WITH old AS (
     FROM made m
 )
 SELECT m.id, pg_notify('tireless_lane', m.lane), pg_notify('tireless_mirror', ''),
-       look_again(m.repository_id, %(number)s::int, 'rerun')
+       look_again(m.repository_id, %(number)s::int, 'rerun'), pg_notify('tireless_look', '')
   FROM made m
 """
 
