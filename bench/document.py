@@ -41,9 +41,9 @@ APART = """## What is not comparable
 - **Enqueue** of tireless is the store's `enqueue`: the job with its event, turn and mirror, in one statement. That its
   issue and request are stored before is not in it, nor is the forge.
 - **Latency**: who enqueues and who claims live in one process and one event loop, in turn, everything else idle.
-- **A held snapshot**: twelve thousand claims and settles, as 20 a second make in ten minutes, while another session's
-  snapshot keeps every dead row and index entry of theirs from being cleared away; then the median of the last
-  twenty-fifth of the claims less that of the first.
+- **A held snapshot**: claims and settles one after another (their number stands at the figure; a full run makes as many
+  as 20 a second are in ten minutes), while another session's snapshot keeps every dead row and index entry of theirs
+  from being cleared away; then the median of the last twenty-fifth of the claims less that of the first.
 - **History** is made by SQL as it would lie there, vacuumed and analyzed: for tireless jobs, requests, attempts and
   three events each; for procrastinate jobs and three events; for pgqueuer three rows of its log.
 """
