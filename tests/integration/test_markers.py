@@ -21,7 +21,18 @@ from tests.support import marked_agent, rows
 from tests.support.cli import Running, tireless
 from tests.support.forges import FaultPlan
 from tests.support.place import REPOSITORY, Place, a_place, ask_for, config
-from tests.support.planted import BODY, PASSWORD, SLUG, TITLE, in_files, in_history, in_requests, in_rows, process_table
+from tests.support.planted import (
+    BODY,
+    PASSWORD,
+    SLUG,
+    TITLE,
+    GitCalls,
+    in_files,
+    in_history,
+    in_requests,
+    in_rows,
+    process_table,
+)
 from tests.support.proxies import DatabaseProxy
 from tireless.store.db import Connection
 
@@ -45,6 +56,7 @@ class World:
     conn: Connection
     door: DatabaseProxy
     path: Path
+    git: GitCalls
     running: dict[str, Running] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)
     pages: list[str] = field(default_factory=list)
@@ -52,7 +64,7 @@ class World:
     async def start(self) -> None:
         """`serve` and `run`."""
         for who, lanes in (("serve", []), ("run", ["--lane", "claude"])):
-            process = Running(who, "--config", self.path, *lanes, home=self.home)
+            process = Running(who, "--config", self.path, *lanes, home=self.home, env={"PATH": self.git.path})
             self.running[who] = await process.__aenter__()
             self.pids[who] = process.process.pid
 
@@ -104,7 +116,7 @@ async def world(dsn: str, conn: Connection, tmp_path: Path) -> AsyncIterator[Wor
         path = config(tmp_path, place.url, token=place.bot.token, dsn=url, command=command)
         text = path.read_text().replace("[web]\nport = 0\n", "") + more
         path.write_text(text.replace("[lanes.claude]\n", "[lanes.claude]\nattempts = 1\n"))
-        made = World(tmp_path, place, conn, door, path)
+        made = World(tmp_path, place, conn, door, path, GitCalls.below(tmp_path))
         yield made
         for process in made.running.values():
             await process.__aexit__(None, None, None)
@@ -125,7 +137,8 @@ async def test_nothing_planted_comes_up_anywhere(world: World) -> None:
         await _forge_fails(world)
     await _commands(world)
     assert table.shown == set()
-    assert {"git fetch", "git push", "git hash-object", "tireless"} <= set(table.programs), table.programs
+    assert "tireless" in table.programs, table.programs
+    assert {"git fetch", "git push", "git hash-object"} <= world.git.programs()
     assert [name for name in table.programs if "agent" in name], table.programs
     await _nothing_is_anywhere(world, token)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -56,10 +57,15 @@ def in_files(root: Path, marker: str) -> set[Path]:
 
 
 def in_requests(forge: LoopbackForge, login: str, marker: str) -> list[str]:
-    """The bot's requests in whose address or body a marker is."""
+    """The bot's requests in whose address, headers or body a marker is; what authorises is not looked at."""
     mine = [each for each in forge.requests() if each.login == login]
     assert mine
-    return [f"{each.method} {each.target}" for each in mine if marker.lower() in f"{each.target}\n{each.body}".lower()]
+    assert all("user-agent" in each.headers for each in mine)
+    return [
+        f"{each.method} {each.target}"
+        for each in mine
+        if marker.lower() in f"{each.target}\n{each.headers}\n{each.body}".lower()
+    ]
 
 
 def in_history(forge: LoopbackForge, path: str, marker: str) -> bool:
@@ -84,6 +90,41 @@ class Table:
 
     programs: Counter[str] = field(default_factory=Counter)
     shown: set[str] = field(default_factory=set)
+
+
+# Git is often gone before anybody can look. This one, first on PATH, notes its words and environment.
+_NOTING = """\
+#!/bin/sh
+cat /proc/$$/cmdline /proc/$$/environ > {place}/$$
+exec {git} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class GitCalls:
+    """Every call of git made through `path`, a value for PATH: what its process was given."""
+
+    place: Path
+
+    @classmethod
+    def below(cls, home: Path) -> GitCalls:
+        """Lay the noting git below `home`."""
+        made = cls(home / "git-calls")
+        (made.place / "bin").mkdir(parents=True)
+        noting = made.place / "bin" / "git"
+        noting.write_text(_NOTING.format(place=made.place, git=shutil.which("git")))
+        noting.chmod(0o755)
+        return made
+
+    @property
+    def path(self) -> str:
+        """PATH with the noting git first."""
+        return f"{self.place / 'bin'}:{os.environ['PATH']}"
+
+    def programs(self) -> set[str]:
+        """`git push` and so on. The first two words are the shell and the file it reads."""
+        noted = [path.read_bytes().split(b"\0") for path in self.place.iterdir() if path.is_file()]
+        return {_program(b"\0".join([b"git", *words[2:]])) for words in noted}
 
 
 @asynccontextmanager

@@ -42,6 +42,11 @@ class Gate:
         if body is None:
             return
         record.size = len(body)
+        record.headers = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name != b"authorization"
+        }
         if b"json" in dict(scope["headers"]).get(b"content-type", b"") and len(body) <= BODY_KEPT:
             record.body = body.decode("utf-8", "replace")
         scope["loopback.record"] = record

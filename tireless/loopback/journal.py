@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 
 KEPT = 200_000
 BODY_KEPT = 64 * 1024
@@ -27,6 +27,8 @@ class Recorded:
     """Bytes of the request's body."""
     body: str = ""
     """The beginning of the body, when it is text."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """In lower case. What authorises is left out: a record can be shown."""
 
     @property
     def target(self) -> str:
