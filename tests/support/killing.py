@@ -193,16 +193,22 @@ class Installation:
                         return rows, side
                     for who, process in self.running.items():
                         assert process.process.returncode is None, f"{who} ended:\n" + "\n".join(process.lines)
+                    for statement in _NOT_ASKED:
+                        await self.conn.execute(statement)
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise AssertionError(self.told(wrong)) from None
 
     async def compared(self, expected: Mapping[int, Scene]) -> tuple[list[str], Rows, Side]:
-        """What is not as `expected`, or is still to be told, as of now."""
+        """What is not as `expected`, or is still to be told, as of now; the forge is asked when all rests."""
         quiet = await (await self.conn.execute(_QUIET)).fetchone()
         rows = await read_rows(self.pool)
+        wanted = {number: scene.state for number, scene in expected.items() if scene.asks}
+        states = {job.number: job.state for job in rows.jobs}
+        if not quiet or states != wanted:
+            return [f"something is left to be told, or to be done: {states}, want {wanted}"], rows, Side()
         side = await read_forge(self.town.owner, self.town.repository, bot=self.town.bot.login)
-        return differences(expected, rows, side) + ([] if quiet else ["something is left to be told"]), rows, side
+        return differences(expected, rows, side), rows, side
 
     def told(self, wrong: Sequence[str]) -> str:
         """What is wrong, and what everybody logged."""
@@ -268,6 +274,14 @@ _TAKEN: Mapping[Who, Sequence[LiteralString]] = {
         "UPDATE repository SET take_until = clock_timestamp() WHERE take_until IS NOT NULL",
     ),
 }
+# Who asked for nothing is told after ten seconds in which labels might still come.
+_NOT_ASKED: Sequence[LiteralString] = (
+    "UPDATE issue SET triaged_at = triaged_at - interval '10 s' WHERE triaged_at > clock_timestamp() - interval '10 s'",
+    """
+    UPDATE mirror m SET paced_until = clock_timestamp()
+     WHERE m.paced_until > clock_timestamp() AND NOT EXISTS (SELECT FROM job j WHERE j.issue_id = m.issue_id)
+    """,
+)
 _SENT: Sequence[LiteralString] = (
     "UPDATE attempt SET pr_sent_at = pr_sent_at - interval '10 min' WHERE pr_sent_at IS NOT NULL",
     "UPDATE child SET sent_at = sent_at - interval '10 min' WHERE sent_at IS NOT NULL",
