@@ -1,12 +1,13 @@
 """A real Postgres for the tests: one server for the whole run, one template per worker, one fresh clone per test.
 
-The server is a private one below the temporary directory, shared by all xdist workers; TIRELESS_TEST_DATABASE_URL
-(a user who may create databases) names one of your own instead.
+The server is a private one, in memory where the machine has room there, shared by all xdist workers;
+TIRELESS_TEST_DATABASE_URL (a user who may create databases) names one of your own instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -17,8 +18,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from psycopg import conninfo
-from pytest_postgresql.janitor import DatabaseJanitor
+from psycopg import Connection as Session
+from psycopg import sql
 
 from tireless.embedded import EmbeddedPostgres
 from tireless.store.db import Connection, Pool, connect, with_database
@@ -31,6 +32,10 @@ pytest.register_assert_rewrite("tests.support.storemachine", "tests.support.stor
 _STATE = "PYTEST_TIRELESS_STATE"
 """Environment: where the run's server lies, as the first pytest process told its workers."""
 
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30
+"""Bytes: thrice what the databases of a whole run were seen to take at once."""
+
 # No deadlines: what a slow or shared machine does to an example says nothing about the code.
 settings.register_profile("tireless", deadline=None)
 settings.load_profile("tireless")
@@ -40,8 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Name the server's directory for the whole run, and remove it when all workers have let go of the server."""
     config.addinivalue_line("markers", "long: takes more than ten seconds; `-m 'not long'` leaves these out")
     if _STATE not in os.environ:
-        # Not below tmp_path: as root that is closed to the user the server runs as.
-        os.environ[_STATE] = str(Path(tempfile.gettempdir()) / f"tireless-tests-{secrets.token_hex(6)}")
+        os.environ[_STATE] = str(_roomy() / f"tireless-tests-{secrets.token_hex(6)}")
         config.add_cleanup(_remove_server)
 
 
@@ -63,37 +67,44 @@ def server_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def template(server_url: str) -> Iterator[DatabaseJanitor]:
-    """A migrated database that nobody connects to, from which each test's own is cloned."""
-    with _janitor(server_url, as_template=True) as janitor:
-        asyncio.run(migrate(with_database(server_url, janitor.dbname)))
-        yield janitor
+def admin(server_url: str) -> Iterator[Session]:
+    """The session in which databases are made and dropped."""
+    with Session.connect(server_url, autocommit=True) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str, admin: Session) -> Iterator[str]:
+    """A migrated database that nobody connects to, from which each test's own is cloned: its name."""
+    with _database(admin) as name:
+        asyncio.run(migrate(with_database(server_url, name)))
+        yield name
 
 
 @pytest.fixture
-def dsn(server_url: str, template: DatabaseJanitor) -> Iterator[str]:
+def dsn(server_url: str, admin: Session, template: str) -> Iterator[str]:
     """The connection string of a migrated, empty database of this test's own."""
-    with _janitor(server_url, template=template.dbname) as janitor:
-        yield with_database(server_url, janitor.dbname)
+    with _database(admin, template) as name:
+        yield with_database(server_url, name)
 
 
 @pytest.fixture
-def databases(server_url: str, template: DatabaseJanitor) -> Callable[[], AbstractContextManager[str]]:
+def databases(server_url: str, admin: Session, template: str) -> Callable[[], AbstractContextManager[str]]:
     """Makes migrated, empty databases, one each time it is entered: for tests that need one after another."""
 
     @contextmanager
     def fresh() -> Iterator[str]:
-        with _janitor(server_url, template=template.dbname) as janitor:
-            yield with_database(server_url, janitor.dbname)
+        with _database(admin, template) as name:
+            yield with_database(server_url, name)
 
     return fresh
 
 
 @pytest.fixture
-def empty_dsn(server_url: str) -> Iterator[str]:
+def empty_dsn(server_url: str, admin: Session) -> Iterator[str]:
     """The connection string of a database of this test's own that is not migrated."""
-    with _janitor(server_url) as janitor:
-        yield with_database(server_url, janitor.dbname)
+    with _database(admin) as name:
+        yield with_database(server_url, name)
 
 
 @pytest.fixture
@@ -118,15 +129,27 @@ def _remove_server() -> None:
         shutil.rmtree(state)
 
 
-def _janitor(server_url: str, *, as_template: bool = False, template: str | None = None) -> DatabaseJanitor:
-    """Who makes and drops one database on the run's server."""
-    at = conninfo.conninfo_to_dict(server_url)
-    return DatabaseJanitor(
-        user=str(at.get("user") or "postgres"),
-        password=str(at["password"]) if at.get("password") else None,
-        host=str(at.get("host") or "localhost"),
-        port=str(at.get("port") or 5432),
-        dbname=f"tireless_test_{secrets.token_hex(6)}",
-        as_template=as_template,
-        template_dbname=template,
-    )
+def _roomy() -> Path:
+    """Where the server may lie: hundreds of files come and go with each test, and no file system likes that.
+
+    Never below tmp_path: as root that is closed to the user the server runs as.
+    """
+    with contextlib.suppress(OSError):
+        told = os.statvfs(_MEMORY)
+        # Where root keeps its binaries closed, the server runs from a copy of them.
+        runs = not told.f_flag & os.ST_NOEXEC
+        if runs and told.f_bavail * told.f_frsize >= _ROOM and os.access(_MEMORY, os.W_OK | os.X_OK):
+            return _MEMORY
+    return Path(tempfile.gettempdir())
+
+
+@contextmanager
+def _database(admin: Session, template: str = "template1") -> Iterator[str]:
+    """A database by its name, copied file by file; whoever is still connected when it goes is cut off."""
+    name = f"tireless_test_{secrets.token_hex(6)}"
+    create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
+    admin.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
+    try:
+        yield name
+    finally:
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
