@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import py_compile
 import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from tests.support.opened import opened
 from tests.support.witness import LIMIT_S, Witness
+from tireless.agent import guard
 from tireless.agent.control import Control, RunAs, RunSpec, boottime
-from tireless.agent.process import run_agent
+from tireless.agent.process import guard_file, run_agent
 from tireless.domain.outcome import Ended, Stop
 from tireless.errors import WorkspaceError
 from tireless.redact import MASK, Redactor
@@ -291,3 +294,25 @@ async def test_run_as_another_user() -> None:
         witness.close()
     assert ended.head.split()[:3] == ["65534", "65534", "65534"]
     assert ended.signal == signal.SIGTERM
+
+
+async def test_a_guard_is_run_compiled_only_where_that_is_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an import compiled is run; its source where that is stale, not there, or closed to the agent's user."""
+    source, compiled = tmp_path / "guard.py", tmp_path / "cache" / "guard.pyc"
+    shutil.copy(guard.__file__, source)
+    spec = ModuleSpec("guard", None)
+    spec.cached = str(compiled)
+    monkeypatch.setattr(guard, "__file__", str(source))
+    monkeypatch.setattr(guard, "__spec__", spec)
+    other = RunAs(uid=os.getuid(), gid=os.getgid())
+    assert guard_file(None) == str(source)
+    py_compile.compile(str(source), str(compiled), doraise=True)
+    assert [guard_file(None), guard_file(other)] == [str(compiled)] * 2
+    compiled.parent.chmod(0o700)
+    assert [guard_file(None), guard_file(other)] == [str(compiled), str(source)]
+    compiled.parent.chmod(0o755)
+    assert guard_file(replace(other, python="/usr/bin/another")) == str(source)
+    os.utime(source, (1, 1))
+    assert guard_file(None) == str(source)

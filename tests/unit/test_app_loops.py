@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tireless.app import loops
-from tireless.app.loops import BACKOFF_MAX_S, Loop, backoff_s, run_parts, schedule
+from tireless.app.loops import BACKOFF_MAX_S, Loop, backoff_s, schedule
+from tireless.app.parts import run_parts
 from tireless.errors import ForgeUnavailable
 
 

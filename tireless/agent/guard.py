@@ -1,7 +1,7 @@
 """The small process between a runner and its agent: it outlives neither the lease nor the runner, and leaves nothing.
 
-Run as a file (`python -I -S guard.py …`), so that it starts in milliseconds and stays small: it must import nothing
-of ours and nothing that is large. process.py starts it and imports `now` and `sweep`.
+Run as a file (`python -I -S guard.py …`), so that it starts in milliseconds and stays small, one beside every agent: it
+must import nothing of ours and nothing that is large. process.py starts it and imports `now` and `sweep`.
 
 The runner writes lines to the control pipe: `deadline SECONDS` (CLOCK_BOOTTIME, by when everything must be dead),
 `stop`, `kill` (stop without the rest of the grace). The pipe's end means that the runner is dead. The guard writes
@@ -10,13 +10,19 @@ JSON lines to the report pipe: started or not_started, then ended.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import select
-import signal
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from types import TracebackType
+else:
+    # What `signal` puts into enums, which take 0.8 MB of every guard.
+    import _signal as signal
 
 LINUX = sys.platform == "linux"
 MARK_NAME = "TIRELESS_RUN_MARK"
@@ -34,6 +40,21 @@ _NOT_STARTED = 127
 def now() -> float:
     """Seconds on the clock of deadlines: it goes on while the machine is suspended (not on macOS) and never jumps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC)
+
+
+class _passing:
+    """`contextlib.suppress`, without what that module loads into every guard."""
+
+    def __init__(self, *errors: type[BaseException]) -> None:
+        self._errors = errors
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return kind is not None and issubclass(kind, self._errors)
 
 
 # ---------------------------------------------------------------- who belongs to a run
@@ -102,7 +123,7 @@ def has_mark(pid: int, mark: str) -> bool:
 
 def send(target: Process, sign: int) -> None:
     """Signal exactly this process: a pid that was reused since the table was read is left alone."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with _passing(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(target.pid)
         try:
             again = look_up(target.pid)
@@ -131,7 +152,7 @@ def sweep(*, root: int | None, group: int, mark: str, limit_s: float = KILL_LIMI
 
 def _sweep_group(group: int) -> list[int]:
     """Without /proc the group is all that can be found; what left it stays (doctor says so)."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with _passing(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
     return []
 
@@ -217,7 +238,7 @@ class Guard:
     def _wait(self, seconds: float) -> None:
         for fd, _event in self._poll.poll(max(0.0, seconds) * 1000):
             if fd == self._wake_read:
-                with contextlib.suppress(BlockingIOError):
+                with _passing(BlockingIOError):
                     if any(number in _SIGNALS for number in os.read(fd, 512)):
                         self.cause = self.cause or "signal"
             else:
@@ -271,7 +292,7 @@ class Guard:
 
     def _stop_group(self) -> list[int]:
         end = min(now() + self.grace, self.deadline)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with _passing(ProcessLookupError, PermissionError):
             os.killpg(self.agent, signal.SIGTERM)
         while not self.hurry and now() < end and not self._agent_ended():
             self._wait(0.05)
@@ -281,7 +302,7 @@ class Guard:
         """The agent's exit code and signal, one of them None; both when it would not die."""
         code: int | None = None
         sign: int | None = None
-        with contextlib.suppress(ChildProcessError):
+        with _passing(ChildProcessError):
             while True:
                 # Only an agent that survived SIGKILL (uninterruptible sleep) is not waited for.
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -294,7 +315,7 @@ class Guard:
 
     def _say(self, line: str) -> None:
         # A runner that died no longer listens; the run is swept all the same.
-        with contextlib.suppress(BrokenPipeError):
+        with _passing(BrokenPipeError):
             os.write(self.report, line.encode() + b"\n")
 
 
@@ -320,7 +341,7 @@ def _keep_from_agent() -> None:
     """What the runner handed to us, pipes and locks, is not the agent's."""
     for name in os.listdir("/dev/fd"):
         if int(name) > 2:
-            with contextlib.suppress(OSError):  # the listing's own
+            with _passing(OSError):  # the listing's own
                 os.set_inheritable(int(name), False)
 
 

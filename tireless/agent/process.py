@@ -7,11 +7,14 @@ import contextlib
 import errno
 import json
 import os
+import stat
+import struct
 import sys
 from collections.abc import Callable
+from importlib.util import MAGIC_NUMBER
 
 from tireless.agent import guard
-from tireless.agent.control import Control, RunSpec, boottime
+from tireless.agent.control import Control, RunAs, RunSpec, boottime
 from tireless.agent.meter import Meter
 from tireless.agent.output import Capture
 from tireless.domain.outcome import Ended, Stop
@@ -68,6 +71,28 @@ async def _until(end: asyncio.Future[Ended], control: Control) -> None:
     end.exception()  # fetched: the cancellation is what the caller gets to see
 
 
+def guard_file(who: RunAs | None) -> str:
+    """What python runs as the guard: what our own import compiled, which takes a fifth less memory than its source.
+
+    The source where there is no such thing, or where the guard's user or python could not use it.
+    """
+    source, spec = guard.__file__, guard.__spec__
+    compiled = spec.cached if spec is not None else None
+    if compiled is None or (who is not None and who.python != sys.executable):
+        return source
+    try:
+        with open(compiled, "rb") as file:
+            header, mode = file.read(16), os.fstat(file.fileno()).st_mode
+        directory = os.stat(os.path.dirname(compiled)).st_mode
+        of = os.stat(source)
+    except OSError:
+        return source
+    # An import checks this too, but may not be able to replace what is stale.
+    current = MAGIC_NUMBER + struct.pack("<III", 0, int(of.st_mtime) & 0xFFFFFFFF, of.st_size & 0xFFFFFFFF)
+    readable = who is None or (mode & stat.S_IROTH and directory & stat.S_IXOTH)
+    return compiled if header == current and readable else source
+
+
 class _Run:
     """The state of one run: three pipes to the guard and its agent, the clocks, and what was reported."""
 
@@ -109,7 +134,7 @@ class _Run:
             who.python if who else sys.executable,
             "-I",
             "-S",
-            guard.__file__,
+            guard_file(who),
             str(theirs_control),
             str(theirs_report),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC
 from typing import Protocol
 
@@ -119,36 +119,6 @@ async def _cancelled(task: asyncio.Future[bool]) -> None:
         await asyncio.wait([task])
     if not task.cancelled():
         task.exception()  # fetched, lest it be reported as lost
-
-
-async def run_parts(parts: Mapping[str, Coroutine[None, None, None]], stop: asyncio.Event) -> None:
-    """Run all parts until `stop` and until each has ended. A part that ends before that is a bug: RuntimeError.
-
-    A part that fails takes the others with it, and its error is raised: whoever started the process starts it again.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            for name, part in parts.items():
-                group.create_task(_until_stopped(name, part, stop), name=name)
-    except BaseExceptionGroup as failed:
-        first, *others = _leaves(failed)
-        for other in others:
-            _log.error("another part failed as well", exc_info=other)
-        raise first from failed
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    return [
-        leaf
-        for error in group.exceptions
-        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    ]
-
-
-async def _until_stopped(name: str, part: Coroutine[None, None, None], stop: asyncio.Event) -> None:
-    await part
-    if not stop.is_set():
-        raise RuntimeError(f"{name} ended by itself")
 
 
 def schedule(loops: Sequence[Loop]) -> AsyncIOScheduler:

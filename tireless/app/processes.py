@@ -1,4 +1,4 @@
-"""The processes an operator starts: serve, run, up, and one poll or sweep. Each is a set of parts under one stop."""
+"""The processes that need everything: serve, up, and one poll or sweep. Each is a set of parts under one stop."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 
 from tireless import log
 from tireless.app.database import configured_url, existing_database, private_state
 from tireless.app.forges import open_forges
-from tireless.app.loops import Loop, run_parts, schedule
+from tireless.app.hearing import hear, until
+from tireless.app.loops import Loop, schedule
 from tireless.app.page import build_page, page_socket
-from tireless.app.running import build_runner, check_leases, demand_credentials, lane_commands
-from tireless.app.serving import (
-    CANCEL,
-    LANE,
-    build_loops,
-    build_poller,
-    build_sweeper,
-    build_tracker,
-    hear,
-    until,
-    wakes,
-)
+from tireless.app.parts import run_parts
+from tireless.app.running import lane_commands
+from tireless.app.runs import draining, open_pool, run_lanes
+from tireless.app.serving import build_loops, build_poller, build_sweeper, build_tracker, wakes
 from tireless.app.signals import Stage, until_told
 from tireless.app.systemd import Systemd
 from tireless.app.told import Told
@@ -35,7 +28,7 @@ from tireless.errors import ConfigError, ForgeError, ForgeUnavailable
 from tireless.forge.base import Forge
 from tireless.services.poller import Round
 from tireless.store import migrate
-from tireless.store.db import Pool, pool
+from tireless.store.db import Pool
 from tireless.store.lanes import lane_rows, sync_lanes
 from tireless.web.server import serve as serve_web
 from tireless.web.server import url_of
@@ -61,7 +54,7 @@ async def serve(settings: Settings, told: Told) -> None:
 async def _serve(
     settings: Settings, told: Told, url: str, sock: socket.socket | None, stop: asyncio.Event, systemd: Systemd
 ) -> None:
-    async with _pool(settings, url, "serve") as db, open_forges(settings) as forges:
+    async with open_pool(settings, url, "serve") as db, open_forges(settings) as forges:
         await _configure_lanes(settings, db)
         loops = build_loops(settings, db, forges, told.redactor)
         parts = {name: loop.run(stop) for name, loop in loops.items()}
@@ -77,60 +70,6 @@ async def _serve(
         _log.info("serving ended")
 
 
-# ------------------------------------------------------------------------------------------------ run
-
-
-async def run(settings: Settings, told: Told, *, lanes: Sequence[str], once: bool = False) -> None:
-    """A runner of these lanes, until a signal has drained it; `once`: until there is nothing left to claim."""
-    url = configured_url(settings)
-    lane_commands(settings, lanes)
-    demand_credentials(settings)
-    (await migrate.check(url)).demand()
-    stop, hurry, systemd = asyncio.Event(), asyncio.Event(), Systemd.of(os.environ)
-    work = _run(settings, told, url, lanes, stop, hurry, systemd, once=once)
-    async with systemd.following(stop):
-        await until_told(work, _draining(stop, hurry))
-
-
-async def _run(
-    settings: Settings,
-    told: Told,
-    url: str,
-    lanes: Sequence[str],
-    stop: asyncio.Event,
-    hurry: asyncio.Event,
-    systemd: Systemd,
-    *,
-    once: bool,
-) -> None:
-    wake = asyncio.Event()
-    renewals = pool(url, min_size=1, max_size=1, application_name="tireless renewals")
-    async with _pool(settings, url, "run") as db, renewals:
-        async with db.connection() as conn:
-            await check_leases(conn, settings, lanes)
-        runner = build_runner(settings, db, renewals, lanes=lanes, redactor=told.redactor, wake=wake)
-        heard = hear(url, {LANE: [wake], CANCEL: [runner.cancels]}, lanes)
-
-        async def work() -> None:
-            await runner.run(stop, hurry, once=once)
-            if once:
-                stop.set()
-
-        _log.info(
-            "runner began", runner=settings.runner.shown_name, lanes=list(lanes), slots=settings.runner.concurrency
-        )
-        systemd.began(lambda: runner.healthy)
-        await run_parts({"runner": work(), "listener": until(stop, heard)}, stop)
-        _log.info("runner ended", runner=settings.runner.shown_name)
-
-
-def _draining(stop: asyncio.Event, hurry: asyncio.Event) -> list[Stage]:
-    return [
-        Stage(stop, "nothing more is started, agents that run go on to their end"),
-        Stage(hurry, "agents are stopped, their work is saved, their attempts are given back"),
-    ]
-
-
 # ------------------------------------------------------------------------------------------------ up
 
 
@@ -142,19 +81,19 @@ async def up(settings: Settings, told: Told) -> None:
         async with _own_database(settings, told) as url:
             if applied := await migrate.migrate(url):
                 _log.info("database migrated", applied=applied)
-            async with _pool(settings, url, "up") as db:
+            async with open_pool(settings, url, "up") as db:
                 await _configure_lanes(settings, db)  # before the runner asks for them
             stop, hurry, drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
             systemd = Systemd.of(os.environ, parts=2)
 
             async def work() -> None:
-                await _run(settings, told, url, lanes, stop, hurry, systemd, once=False)
+                await run_lanes(settings, told, url, lanes, stop, hurry, systemd, once=False)
                 drained.set()
 
             # The services go on until the last agent has ended: what it made is to be delivered, and shown.
             parts = {"services": _serve(settings, told, url, sock, drained, systemd), "runner": work()}
             async with systemd.following(stop):
-                await until_told(run_parts(parts, stop), _draining(stop, hurry))
+                await until_told(run_parts(parts, stop), draining(stop, hurry))
 
 
 @contextlib.asynccontextmanager
@@ -189,7 +128,11 @@ def _with_command(settings: Settings) -> list[str]:
 async def poll_once(settings: Settings, *, full: bool) -> Round:
     """Find the configured repositories, poll every watched one now, answer due looks; what came of it."""
     _demand_forges(settings)
-    async with existing_database(settings) as url, _pool(settings, url, "poll") as db, open_forges(settings) as forges:
+    async with (
+        existing_database(settings) as url,
+        open_pool(settings, url, "poll") as db,
+        open_forges(settings) as forges,
+    ):
         await _agree_on_lanes(settings, db)
         tracker = build_tracker(settings, db, forges)
         await tracker.tick()
@@ -216,15 +159,11 @@ async def _demand_answer(forges: Mapping[str, Forge]) -> None:
 
 async def sweep_once(settings: Settings) -> None:
     """One pass of the sweeper; what it moved stands in the log."""
-    async with existing_database(settings) as url, _pool(settings, url, "sweep") as db:
+    async with existing_database(settings) as url, open_pool(settings, url, "sweep") as db:
         await build_sweeper(settings, db).tick()
 
 
 # ------------------------------------------------------------------------------------------------ parts of them
-
-
-def _pool(settings: Settings, url: str, what: str) -> Pool:
-    return pool(url, min_size=1, max_size=settings.database.connections, application_name=f"tireless {what}")
 
 
 def _demand_forges(settings: Settings) -> None:

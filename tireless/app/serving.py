@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping
 
 from tireless import log
 from tireless.app.forges import configured_owners, configured_repositories
+from tireless.app.hearing import LOOK, MIRROR, PUBLISH, whoami
 from tireless.app.loops import Loop
 from tireless.config import Settings
 from tireless.domain.comments import Voice
@@ -23,14 +22,9 @@ from tireless.services.tracker import Tracker
 from tireless.store.db import Pool
 from tireless.store.intake import Rules
 from tireless.store.limits import Limits
-from tireless.store.look import listen
 from tireless.store.sweep import Retention
 
 _log = log.get(__name__)
-
-LANE, LOOK, PUBLISH, MIRROR = "tireless_lane", "tireless_look", "tireless_publish", "tireless_mirror"
-CANCEL = "tireless_cancel"
-"""The channels of NOTIFY; a lost one costs one schedule."""
 
 POLLERS = 3
 """Loops of the one poller: a repository that hangs must not hold up the others. Each takes what it works on."""
@@ -44,11 +38,6 @@ TRACK_TICK_S = 5.0
 def voice(settings: Settings, redactor: Redactor) -> Voice:
     """How this installation speaks on the forge."""
     return Voice(scheme=settings.labels.scheme, installation=settings.installation_name, redactor=redactor)
-
-
-def whoami(what: str) -> str:
-    """The name a take is marked with: service, host, process."""
-    return f"{what} {socket.gethostname()}:{os.getpid()}"
 
 
 def request_timeout_s(settings: Settings) -> float:
@@ -131,34 +120,3 @@ def wakes(loops: Mapping[str, Loop]) -> dict[str, list[asyncio.Event]]:
         channel: [loop.wake for loop in loops.values() if loop.service.name == name]
         for channel, name in service.items()
     }
-
-
-async def hear(url: str, wakes: Mapping[str, Sequence[asyncio.Event]], lanes: Sequence[str] = ()) -> None:
-    """Set events as notifications come, for ever; all of them whenever we begin to listen (again).
-
-    `wakes`: events by channel. A notification of a lane counts only for `lanes`.
-    """
-    async for wake in listen(url, list(wakes), application_name=whoami("tireless listen")):
-        if wake.channel is None:
-            events = [event for each in wakes.values() for event in each]
-        elif wake.channel == LANE and wake.payload not in lanes:
-            events = []
-        else:
-            events = list(wakes.get(wake.channel, ()))
-        for event in events:
-            event.set()
-
-
-async def until(stop: asyncio.Event, work: Coroutine[None, None, None]) -> None:
-    """Run `work` until it ends or `stop` is set, then see it cancelled."""
-    task = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-    if not task.cancelled():
-        task.result()

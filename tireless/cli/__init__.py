@@ -15,7 +15,7 @@ COMMANDS = {
     "demo": "demo:demo",
     "up": "services:up",
     "serve": "services:serve",
-    "run": "services:run_command",
+    "run": "runner:run_command",
     "poll": "services:poll",
     "sweep": "services:sweep",
     "init": "init:init",

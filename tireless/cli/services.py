@@ -1,8 +1,6 @@
-"""The commands that stay or do one round: up, serve, run, poll, sweep. They start what app composes."""
+"""The commands that stay or do one round: up, serve, poll, sweep. They start what app composes."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import click
 
@@ -35,24 +33,6 @@ def serve(frame: Frame) -> None:
     settings = frame.settings
     frame.configure_log()
     run(processes.serve(settings, frame.told))
-
-
-@click.command("run")
-@click.option("--lane", "lanes", multiple=True, required=True, help="A lane to work for; may be given several times.")
-@click.option("--concurrency", type=click.IntRange(1, 100), help="Agents at once, instead of the configuration's.")
-@click.option("--name", help="What this runner is called, instead of the configuration's.")
-@click.option("--once", is_flag=True, help="End when there is nothing left to claim.")
-@common
-@pass_frame
-def run_command(frame: Frame, lanes: Sequence[str], concurrency: int | None, name: str | None, once: bool) -> None:
-    """A runner: claim jobs of its lanes and have their agents work, on this host.
-
-    The first SIGTERM or Ctrl-C drains, the second stops the agents and gives their attempts back.
-    """
-    overrides = {"concurrency": concurrency, "name": name}
-    settings = frame.settings.with_runner({key: value for key, value in overrides.items() if value is not None})
-    frame.configure_log()
-    run(processes.run(settings, frame.told, lanes=tuple(dict.fromkeys(lanes)), once=once))
 
 
 @click.command("poll")

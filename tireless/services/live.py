@@ -33,6 +33,8 @@ class Live:
         self._waiting = ""
         self._left_out = 0
         self._usage: Usage | None = None
+        self._some = asyncio.Event()
+        """There is something to send: an agent that says nothing costs nothing here."""
         self._over = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -50,14 +52,18 @@ class Live:
         whole = self._waiting + chunk
         self._left_out += max(0, len(whole) - CHUNK_MAX)
         self._waiting = whole[-CHUNK_MAX:]
+        self._some.set()
 
     def spend(self, usage: Usage) -> None:
         """Take what was used so far: should this runner die, the sweep counts it."""
         self._usage = usage
+        self._some.set()
 
     async def _ship(self) -> None:
         while not self._over.is_set():
+            await first_of(self._over, self._some)
             await first_of(self._over, timeout_s=self._flush_s)
+            self._some.clear()
             await self._flush()
         await self._flush()  # a run may be over before this task has begun
 
@@ -83,6 +89,7 @@ class Live:
                 await note_usage(conn, claim.attempt_id, claim.token, asdict(usage))
         except (StoreError, TimeoutError) as error:
             _log.warning("usage not stored", usd=usage.usd, error=str(error) or "no answer in time")
+            self._some.set()
             return
         if self._usage == usage:
             self._usage = None

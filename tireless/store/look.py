@@ -216,14 +216,30 @@ async def listen(
                         await conn.execute(statement)
                     yield Wake()
                     while True:
-                        async with contextlib.aclosing(conn.notifies(timeout=_PROBE_S)) as found:
+                        # Also what came with the answer to a statement: no byte of that will be seen to come.
+                        async with contextlib.aclosing(conn.notifies(timeout=0.0)) as found:
                             async for each in found:
                                 yield Wake(each.channel, each.payload)
-                        await conn.execute("SELECT 1")
+                        if not await _readable(conn.fileno(), within_s=_PROBE_S):
+                            await conn.execute("SELECT 1")
             finally:
                 await conn.close()
         except StoreUnavailable:
             await asyncio.sleep(retry_s * random.uniform(0.5, 1.5))  # noqa: S311 - spreads reconnects, guards nothing
+
+
+async def _readable(fd: int, *, within_s: float) -> bool:
+    """Has something come within this time? psycopg's own wait would look ten times a second, in every idle process."""
+    loop, come = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(fd, come.set)
+    try:
+        async with asyncio.timeout(within_s):
+            await come.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(fd)
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ webhooks
