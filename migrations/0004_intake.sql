@@ -97,7 +97,7 @@ CREATE TABLE owner_poll (
   since           timestamptz,                                -- as repository has them
   newest_seen     timestamptz,
   newest_first_seen_at timestamptz,
-  joins           bigint NOT NULL DEFAULT 0,                  -- counts repositories that joined: each may set `since` back
+  asked_at        timestamptz NOT NULL,                       -- our clock, before what set the cursor was asked for
   poll_not_before timestamptz NOT NULL DEFAULT '-infinity',
   poll_failures   int NOT NULL DEFAULT 0,
   poll_error      text,

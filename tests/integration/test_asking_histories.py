@@ -11,6 +11,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import pytest
 
@@ -25,6 +26,7 @@ from tireless.store import look as looks
 ENDLESS = os.environ.get("TIRELESS_TEST_HISTORIES")
 HISTORIES = 8
 HAPPENED = ["jobs", "live", "answered", "webhooks", "held up, goes on", "held up, dies", "cancelled: unlabelled"]
+HAPPENED += ["searches"]
 """Must be counted, so that none of it goes to sleep unseen."""
 SEEN = [name for name in of_people() if name != "delete"] + ["take", "end", "wait"]
 
@@ -38,42 +40,51 @@ def place(dsn: str) -> Iterator[Place]:
         runner.run(close_place(opened))
 
 
-Playing = Callable[[Place, list[One]], None]
+class Playing(Protocol):
+    """How a history is played."""
+
+    def __call__(self, place: Place, chosen: list[One], *, by_search: bool) -> None:
+        """All of it, to its end."""
 
 
-def play(place: Place, history: Playing, names: list[str], first: int, *, many: int) -> None:
-    """So many histories, each chosen by its number; one that fails is shortened, and told with what is left of it."""
+def play(place: Place, history: Playing, names: list[str], first: int, *, many: int, by: str = "either") -> None:
+    """So many histories, each chosen by its number; one that fails is shortened, and told with what is left of it.
+
+    `by`: whether they are polled by their `list`s, by one `search` for all of an owner's, or `either` in turn.
+    """
     for number in range(first, first + many):
         chance = random.Random(number)
+        by_search = by == "search" or (by == "either" and number % 2 == 0)
         chosen = choose(chance, names, chance.randint(15, 45))
         place.count["histories"] += 1
         try:
-            history(place, chosen)
+            history(place, chosen, by_search=by_search)
         except AssertionError as error:
-            said = "\n".join(map(str, shortened(place, history, chosen) if ENDLESS else chosen))
-            error.add_note(f"history {number}, after {dict(place.count)}:\n{said}")
+            less = shortened(place, history, chosen, by_search=by_search) if ENDLESS else chosen
+            how = "by search" if by_search else "by lists"
+            error.add_note(f"history {number}, {how}, after {dict(place.count)}:\n" + "\n".join(map(str, less)))
             raise
 
 
-def shortened(place: Place, history: Playing, chosen: list[One]) -> list[One]:
+def shortened(place: Place, history: Playing, chosen: list[One], *, by_search: bool) -> list[One]:
     """Leave out what is not needed for the failure; races may make it fail by chance."""
     part = len(chosen) // 2
     while part:
         for start in range(len(chosen) - part, -1, -part):
             less = chosen[:start] + chosen[start + part :]
             try:
-                history(place, less)
+                history(place, less, by_search=by_search)
             except AssertionError:
                 chosen = less
         part //= 2
     return chosen
 
 
-def at_rest(place: Place, chosen: list[One]) -> None:
+def at_rest(place: Place, chosen: list[One], *, by_search: bool) -> None:
     """Whatever happens, then rest."""
 
     async def whole() -> None:
-        history = History(place)
+        history = History(place, by_search=by_search)
         await history.begin()
         for one in chosen:
             await history.do(one)
@@ -82,11 +93,11 @@ def at_rest(place: Place, chosen: list[One]) -> None:
     place.run(whole())
 
 
-def each_seen(place: Place, chosen: list[One]) -> None:
+def each_seen(place: Place, chosen: list[One], *, by_search: bool) -> None:
     """Act by act, each of them polled."""
 
     async def whole() -> None:
-        history, model = History(place), SeenModel()
+        history, model = History(place, by_search=by_search), SeenModel()
         await history.begin()
         for one in chosen:
             await history.do(one)
@@ -155,11 +166,14 @@ def look_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mutate", [verdict_ignored, mark_not_moved, look_not_left])
+@pytest.mark.parametrize(
+    ("mutate", "by"),
+    [(verdict_ignored, "either"), (mark_not_moved, "either"), (look_not_left, "list"), (look_not_left, "search")],
+)
 def test_the_histories_catch_mutants(
-    place: Place, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None]
+    place: Place, monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None], by: str
 ) -> None:
     """Each of three faults put into the poller is found within some histories."""
     mutate(monkeypatch)
-    with pytest.raises(AssertionError):
-        play(place, at_rest, list(ACTS), 1, many=40)
+    with pytest.raises(Wrong):
+        play(place, at_rest, list(ACTS), 1, many=40, by=by)

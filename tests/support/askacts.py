@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.asklog import GO, MODES, STEERING
-from tests.support.askplace import Scene
+from tests.support.askplace import POLL_DUE, SEARCH_DUE, Scene
 from tests.support.forges import FaultPlan
 from tireless.domain.outcome import Outcome
 from tireless.errors import ForgeError
@@ -238,20 +238,21 @@ class History(Scene):
     # ------------------------------------------------------------------ pollers
 
     @act(10, poller=(0, 1))
-    async def poll(self, poller: int) -> None:
+    async def polled(self, poller: int) -> None:
         """A poll; it may fail."""
-        await self.pollers[poller].poll_once()
+        await self.poll(self.pollers[poller])
 
     @act(2)
     async def both(self) -> None:
         """Both pollers at once, looks and all."""
-        await self.conn.execute("UPDATE repository SET poll_not_before = '-infinity'")
+        await self.conn.execute(POLL_DUE)
+        await self.conn.execute(SEARCH_DUE)
         await asyncio.gather(*(poller.tick() for poller in self.pollers for _ in range(2)))
 
     @act(
         6,
         poller=(0, 1),
-        what=("/issues\\?", "/timeline", "/issues/\\d+$", "/api"),
+        what=("/issues(/search)?\\?", "/timeline", "/issues/\\d+$", "/api"),
         status=(500, 502, 429, 403, 404, 401, 0, 200, 200, 200),
         body=GARBAGE,
         nth=(1, 1, 1, 2, 3),
@@ -267,7 +268,7 @@ class History(Scene):
         if status:
             plan = FaultPlan("GET", what, "answer", nth=nth, login=login, status=status, body=body, headers=headers)
         handle = await self.place.loopback.fault(plan)
-        await self.pollers[poller].poll_once()
+        await self.poll(self.pollers[poller])
         self.place.count[f"fault {status}"] += handle.fault.applied
         await handle.drop()
 
@@ -285,7 +286,7 @@ class History(Scene):
             "GET", "/api", "block", nth=nth, login=self.stage.bot.login, when="after" if after else "before"
         )
         handle = await self.place.loopback.fault(plan)
-        task = asyncio.create_task(self.pollers[poller].poll_once())
+        task = asyncio.create_task(self.poll(self.pollers[poller]))
         reached = asyncio.create_task(handle.reached())
         await asyncio.wait([task, reached], return_when=asyncio.FIRST_COMPLETED)
         if reached.done():

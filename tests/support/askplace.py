@@ -37,6 +37,21 @@ BEHIND_S = -86_400
 """Where the forge's clock stands beside ours, so that it can be moved on and still is not ahead."""
 RUNNER = RunnerId("r1", "h1", uuid4())
 
+POLL_DUE = "UPDATE repository SET poll_not_before = '-infinity' WHERE NOT searched RETURNING id"
+SEARCH_DUE = "UPDATE owner_poll SET poll_not_before = '-infinity'"
+LOOKS_DUE = """
+BEGIN;
+UPDATE look SET not_before = '-infinity';
+UPDATE repository SET poll_not_before = clock_timestamp() + interval '1 day';
+UPDATE owner_poll SET poll_not_before = clock_timestamp() + interval '1 day';
+COMMIT
+"""
+FAILED = """
+SELECT poll_error FROM repository WHERE poll_error IS NOT NULL
+UNION ALL SELECT o.poll_error FROM owner_poll o
+ WHERE o.poll_error IS NOT NULL AND EXISTS (SELECT FROM repository r WHERE lower(r.owner) = o.owner AND r.searched)
+"""
+
 # Time: what is noted in the rows happened so much earlier. Without triggers, since it is no act on the rows.
 AGE = """
 BEGIN;
@@ -49,6 +64,9 @@ UPDATE look SET written_at = written_at - i, not_before = not_before - i, take_u
   FROM (VALUES (interval '{s} s')) AS t (i);
 UPDATE repository SET newest_first_seen_at = newest_first_seen_at - i, poll_not_before = poll_not_before - i,
                       take_until = take_until - i FROM (VALUES (interval '{s} s')) AS t (i);
+UPDATE owner_poll SET newest_first_seen_at = newest_first_seen_at - i, poll_not_before = poll_not_before - i,
+                      take_until = take_until - i, asked_at = asked_at - i
+  FROM (VALUES (interval '{s} s')) AS t (i);
 COMMIT
 """
 
@@ -56,7 +74,8 @@ BEGIN_AGAIN = """
 BEGIN;
 SET LOCAL session_replication_role = replica;
 DELETE FROM job_event; DELETE FROM attempt; DELETE FROM job; DELETE FROM request; DELETE FROM look; DELETE FROM mirror;
-DELETE FROM verdict; DELETE FROM issue; DELETE FROM repository; DELETE FROM lane_hold; DELETE FROM lane_breaker;
+DELETE FROM verdict; DELETE FROM issue; DELETE FROM repository; DELETE FROM owner_poll;
+DELETE FROM lane_hold; DELETE FROM lane_breaker;
 COMMIT
 """
 
@@ -89,6 +108,7 @@ async def open_place(runner: asyncio.Runner, dsn: str) -> Place:
     await loopback.advance(BEHIND_S)
     async with admin(loopback) as site_admin:
         stage = await build_stage(await hire(site_admin), name="first", forge=FORGE)
+    await stage.alice.create_issue(stage.path, "Beside", "By which the search for its owner's issues is tried.")
     # one try a call: what fails shall fail
     forge = GiteaForge(
         name=FORGE, url=loopback.url, token=stage.bot.token, attempts=1, retry_wait_s=0.0, requests_per_minute=10**6
@@ -113,8 +133,10 @@ async def close_place(place: Place) -> None:
 class Scene:
     """One history's own repository, its log, its two pollers and its runner."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, by_search: bool = False) -> None:
+        """`by_search`: another repository of its owner is watched, so that one search stands in for both lists."""
         self.place = place
+        self.by_search = by_search
         self.stage = place.stage
         self.conn = place.conn
         self.pollers = [self.another(), self.another()]
@@ -150,10 +172,13 @@ class Scene:
         found = next(each for each in place.loopback.world.repos.values() if each.name == name)
         self.log = Log(found.id)
         await self.conn.execute(BEGIN_AGAIN.encode(), prepare=False)
-        shown = await place.forge.repository(found.id)
+        shown = [await place.forge.repository(found.id)]
+        if self.by_search:
+            shown.append(await place.forge.repository(stage.repo))
         async with transaction(self.conn, "watching"):
-            synced = await sync_repositories(self.conn, FORGE, [shown], "operator")
-        [self.repository] = synced.added
+            await sync_repositories(self.conn, FORGE, shown, "operator")
+        query = "SELECT id FROM repository WHERE forge_repo_id = %(id)s"
+        self.repository = int(str(await rows.value(self.conn, query, id=found.id)))
         for person in (stage.alice, stage.mallory, stage.bob):
             await person.create_issue(self.path, "Paint it", "Blue.")
         wanted_labels = [await self.label(name) for name in (GO, "tireless/implement")]
@@ -215,16 +240,37 @@ class Scene:
 
     # ------------------------------------------------------------------ coming to rest
 
+    async def poll(self, poller: Poller) -> None:
+        """One round of what is due after a minute: the search, and the lists of what it does not serve."""
+        if not self.by_search:
+            await poller.poll_once()
+            return
+        alone = await rows.rows(self.conn, POLL_DUE)
+        await self.conn.execute(SEARCH_DUE)
+        searched = self.place.loopback.last_request
+        for _ in range(len(alone) + 1):
+            if not await poller.tick():
+                break
+        made = self.place.loopback.requests(after=searched)
+        self.place.count["searches"] += sum("search" in each.path and "before=" not in each.target for each in made)
+
     async def due(self) -> None:
-        """Every look is due, and no repository: a tick answers looks only."""
-        await self.conn.execute("UPDATE look SET not_before = '-infinity'")
-        await self.conn.execute("UPDATE repository SET poll_not_before = clock_timestamp() + interval '1 day'")
+        """Every look is due, and nothing else: a tick answers looks only."""
+        await self.conn.execute(LOOKS_DUE.encode(), prepare=False)
 
     async def drain(self, *, full: bool = False) -> None:
         """Poll, and answer looks until none is due."""
         poller = self.pollers[0]
-        done = await poller.poll_once(full=full)
-        assert done.failed == {}, done
+        if full:
+            done = await poller.poll_once(full=True)
+            assert done.failed == {}, done
+        else:
+            await self.poll(poller)
+            for _ in range(10):
+                if not (self.by_search and await poller.tick()):
+                    break  # nobody is renamed, left to its own list, or backing off any more
+            failed = await rows.rows(self.conn, FAILED)
+            assert failed == [], failed
         await self.due()
         for _ in range(20):
             if not await poller.tick():
@@ -239,7 +285,7 @@ class Scene:
         for _ in range(3 if self.is_ill else 0):
             # until no cursor shows it any more: then only what was left to be looked at brings it back
             await self.let_pass(300)
-            await self.pollers[0].poll_once()
+            await self.poll(self.pollers[0])
         await loopback.call(loopback.forge.faults.clear)
         await loopback.call(lambda: self.settings(date="true"))
         await self.note()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tireless import log
-from tireless.domain.cursor import after_scan
+from tireless.domain.cursor import Cursor, after_scan
 from tireless.domain.issue import Snapshot
 from tireless.domain.retry import doubling
 from tireless.domain.walk import Step, Walk
@@ -43,9 +43,13 @@ BACKOFF_CAP_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """That the search shows a repository's issues, or why it does not serve it (empty: there is no need)."""
+    """That the search shows a repository's issues, or why it does not serve it (empty: there is no need).
+
+    `start`: where the owner's first search may begin.
+    """
 
     fault: str | None = None
+    start: Cursor | None = None
 
 
 class Owners:
@@ -122,14 +126,27 @@ class Owners:
             if not full and not await owners.untried(conn, repo):
                 return None
             newest = await owners.newest_issue(conn, repo)
+            stood = await owners.witness(conn, repo, began=scanned.began)
         if newest is None:
             return None
         try:
-            return await self._shows(forge, repo, *newest)
+            served = await self._shows(forge, repo, *newest)
         except ForgeUnavailable:
             return None
         except ForgeError as error:
             return Served(str(error))
+        if served is None or served.fault is not None:
+            return served
+        # Not where this repository stood, which may have been quiet for a year: all lists tell the forge's one clock.
+        start = after_scan(
+            stood,
+            found=scanned.cursor.newest,
+            server_date=scanned.server_date,
+            began=scanned.began,
+            ended=scanned.ended,
+            overlap=self._overlap,
+        )
+        return Served(start=start) if start.since is not None else None
 
     async def _shows(self, forge: Forge, repo: RepoRow, number: int, stamp: datetime) -> Served | None:
         """Both ends of the time are inclusive, so that the answer is small."""
@@ -176,11 +193,10 @@ class _Search:
             ended=await self._clock(),
             overlap=self._overlap,
         )
-        if self._walk.torn:
-            cursor = row.cursor
+        to = None if self._walk.torn else cursor
         doing = f"ending the search of {row.owner}"
         async with self._pool.connection() as conn, transaction(conn, doing):
-            await owners.owner_polled(conn, row, cursor, judged_by=judged_by, delay_s=delay_s)
+            await owners.owner_polled(conn, row, to, began=began, judged_by=judged_by, delay_s=delay_s)
         made = sum(scan.made for scan in self._scans.values())
         _log.debug("owner searched", owner=row.owner, issues=len(self._walk.seen), made=made)
 

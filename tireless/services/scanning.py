@@ -46,8 +46,13 @@ class Scanned:
     made: int
     offset: timedelta | None
     """The forge's clock minus ours, None when it did not say."""
-    whole: bool = True
+    whole: bool
     """False: issues were deleted while we read, and others may have slipped past: the cursor stays where it was."""
+    began: datetime
+    ended: datetime
+    """Our clock, before the first request was sent and after the last was taken in."""
+    server_date: datetime | None
+    """The forge's, at the first page."""
 
 
 class Scan:
@@ -88,12 +93,13 @@ class Scan:
         if self._full and not self._walk.torn:
             async with self._pool.connection() as conn:
                 await polls.look_for_unseen(conn, self._repo, self._walk.seen, began=began)
+        ended = await self._clock()
         cursor = after_scan(
             self._repo.cursor,
             found=self._walk.newest,
             server_date=first.server_date,
             began=began,
-            ended=await self._clock(),
+            ended=ended,
             overlap=self._overlap,
         )
         return Scanned(
@@ -102,6 +108,9 @@ class Scan:
             self.made,
             self._taking.offset if first.server_date else None,
             whole=not self._walk.torn,
+            began=began,
+            ended=ended,
+            server_date=first.server_date,
         )
 
     async def _pages(self, since: datetime | None) -> IssuePage:

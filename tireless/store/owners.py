@@ -16,14 +16,13 @@ from tireless.store.repos import RepoRow
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """An owner taken to be asked for. `joins` tells whether a repository has joined since."""
+    """An owner taken to be asked for."""
 
     forge: str
     owner: str
     since: datetime | None
     newest_seen: datetime | None
     newest_first_seen_at: datetime | None
-    joins: int
     poll_failures: int
     token: UUID
 
@@ -46,7 +45,7 @@ WITH due AS MATERIALIZED (
 UPDATE owner_poll o SET take_token = %(token)s::uuid, take_by = %(by)s,
                         take_until = clock_timestamp() + make_interval(secs => %(take_s)s::float8)
   FROM due WHERE o.forge = due.forge AND o.owner = due.owner
-RETURNING o.forge, o.owner, o.since, o.newest_seen, o.newest_first_seen_at, o.joins, o.poll_failures,
+RETURNING o.forge, o.owner, o.since, o.newest_seen, o.newest_first_seen_at, o.poll_failures,
           o.take_token AS token
 """
 
@@ -89,12 +88,10 @@ async def searched_repos(conn: Connection, row: OwnerRow) -> dict[int, RepoRow]:
             return {found.forge_repo_id: found async for found in cursor}
 
 
-# A repository that joined meanwhile has set the cursor back: then it stays there.
 OWNER_POLLED = """
 UPDATE owner_poll SET
-       since = CASE WHEN joins = %(joins)s THEN %(since)s ELSE since END,
-       newest_seen = CASE WHEN joins = %(joins)s THEN %(newest)s ELSE newest_seen END,
-       newest_first_seen_at = CASE WHEN joins = %(joins)s THEN %(first_seen)s ELSE newest_first_seen_at END,
+       since = %(since)s, newest_seen = %(newest)s, newest_first_seen_at = %(first_seen)s,
+       asked_at = CASE WHEN %(moved)s::boolean THEN %(began)s ELSE asked_at END,
        poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
        poll_failures = 0, poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
  WHERE forge = %(forge)s AND owner = %(owner)s AND take_token = %(token)s
@@ -107,16 +104,23 @@ UPDATE repository r SET poll_not_before = '-infinity'
 """
 
 
-async def owner_polled(conn: Connection, row: OwnerRow, cursor: Cursor, *, judged_by: str, delay_s: float) -> bool:
-    """A search came to its end; the next one is due in `delay_s` seconds. In a transaction; False: the take is lost."""
+async def owner_polled(
+    conn: Connection, row: OwnerRow, cursor: Cursor | None, *, began: datetime, judged_by: str, delay_s: float
+) -> bool:
+    """A search begun at `began` came to its end; the next one is due in `delay_s` seconds. In a transaction.
+
+    `cursor` None: it stays where it was. False: the take is lost, nothing moved.
+    """
+    to = cursor or row.cursor
     values = {
         "forge": row.forge,
         "owner": row.owner,
         "token": row.token,
-        "joins": row.joins,
-        "since": cursor.since,
-        "newest": cursor.newest,
-        "first_seen": cursor.newest_first_seen,
+        "moved": cursor is not None,
+        "began": began,
+        "since": to.since,
+        "newest": to.newest,
+        "first_seen": to.newest_first_seen,
         "judged_by": judged_by,
         "delay_s": delay_s,
     }
@@ -180,17 +184,57 @@ async def newest_issue(conn: Connection, repo: RepoRow) -> tuple[int, datetime] 
     return (int(row[0]), row[1]) if row else None
 
 
-JOIN = """
-WITH joined AS (
-  UPDATE repository SET searched = true, search_fault = NULL WHERE id = %(id)s AND tracked AND NOT searched RETURNING id
-)
-INSERT INTO owner_poll (forge, owner, since, newest_seen, newest_first_seen_at)
-SELECT %(forge)s, lower(%(owner)s), %(since)s, %(newest)s, %(first_seen)s FROM joined
-ON CONFLICT (forge, owner) DO UPDATE
-   SET joins = owner_poll.joins + 1,
-       since = CASE WHEN EXCLUDED.since < owner_poll.since THEN EXCLUDED.since ELSE owner_poll.since END,
-       poll_not_before = least(owner_poll.poll_not_before, clock_timestamp())
+WITNESS = """
+SELECT r.newest_seen, r.newest_first_seen_at FROM repository r
+ WHERE r.forge = %(forge)s AND lower(r.owner) = lower(%(owner)s) AND r.tracked AND r.newest_first_seen_at < %(began)s
+ ORDER BY r.newest_seen DESC LIMIT 1
 """
+
+
+async def witness(conn: Connection, repo: RepoRow, *, began: datetime) -> Cursor:
+    """The greatest stamp seen of any repository of this owner before `began`: the forge's clock stood there."""
+    with translate(f"looking how far the lists of {repo.owner} are read"):
+        row = await (await conn.execute(WITNESS, {"forge": repo.forge, "owner": repo.owner, "began": began})).fetchone()
+    return Cursor(None, row[0], row[1]) if row else Cursor()
+
+
+# Level with the search: read by its own list after the search that set the cursor was asked for. Then the next search
+# shows of it what it shows of all others, and the cursor stays where it is. Whoever is not level joins after a later
+# poll of its own. The row's lock keeps a search from beginning; one that is under way has not read this repository,
+# so that nobody joins then; one that has outlived its take is shut out by the loss of its token.
+JOIN = """
+WITH joining AS (SELECT r.id FROM repository r WHERE r.id = %(id)s AND r.tracked AND NOT r.searched),
+level AS (
+  INSERT INTO owner_poll AS o (forge, owner, since, newest_seen, newest_first_seen_at, asked_at, poll_not_before)
+  SELECT %(forge)s, lower(%(owner)s), %(since)s, %(newest)s, %(first_seen)s, %(began)s,
+         clock_timestamp() + make_interval(secs => %(delay_s)s::float8) FROM joining
+  ON CONFLICT (forge, owner) DO UPDATE
+     SET take_token = NULL, take_by = NULL, take_until = NULL,
+         poll_not_before = least(o.poll_not_before, EXCLUDED.poll_not_before)
+   WHERE o.asked_at <= EXCLUDED.asked_at AND (o.take_until IS NULL OR o.take_until < clock_timestamp())
+  RETURNING o.owner
+)
+UPDATE repository SET searched = true, search_fault = NULL FROM level WHERE id = %(id)s
+"""
+
+
+async def join(conn: Connection, repo: RepoRow, start: Cursor, *, began: datetime, delay_s: float) -> bool:
+    """Its owner's search serves a repository after a poll of its own that began at `began`; False: not yet.
+
+    A search that is the first of its owner is due in `delay_s` seconds and begins at `start`.
+    """
+    values = {
+        "id": repo.id,
+        "forge": repo.forge,
+        "owner": repo.owner,
+        "since": start.since,
+        "newest": start.newest,
+        "first_seen": start.newest_first_seen,
+        "began": began,
+        "delay_s": delay_s,
+    }
+    with translate(f"leaving {repo.ref} to the search of its owner"):
+        return (await conn.execute(JOIN, values)).rowcount == 1
 
 
 REFUSE = """
@@ -198,21 +242,10 @@ UPDATE repository SET searched = false, search_fault = nullif(%(fault)s, '') WHE
 """
 
 
-async def serve(conn: Connection, repo: RepoRow, cursor: Cursor, *, fault: str | None) -> None:
-    """After a poll of its own: its owner's search serves this repository from there on, or does not, and why."""
-    values = {
-        "id": repo.id,
-        "forge": repo.forge,
-        "owner": repo.owner,
-        "since": cursor.since,
-        "newest": cursor.newest,
-        "first_seen": cursor.newest_first_seen,
-    }
-    with translate(f"leaving {repo.ref} to the search of its owner"):
-        if fault is None:
-            await conn.execute(JOIN, values)
-        else:
-            await conn.execute(REFUSE, {"id": repo.id, "fault": clean_text(fault)[:2000]})
+async def refuse(conn: Connection, repo: RepoRow, fault: str) -> None:
+    """The search does not serve this repository, and why (empty: there is no need)."""
+    with translate(f"not leaving {repo.ref} to the search of its owner"):
+        await conn.execute(REFUSE, {"id": repo.id, "fault": clean_text(fault)[:2000]})
 
 
 LEAVE = """
