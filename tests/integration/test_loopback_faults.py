@@ -135,11 +135,11 @@ async def test_a_server_that_trickles_is_left(stage: Stage) -> None:
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
         try:
-            while await reader.read(65536) or not writer.is_closing():
-                for _ in range(200):
-                    writer.write(b" ")
-                    await writer.drain()
-                    await asyncio.sleep(0.02)
+            await reader.readuntil(b"\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.02)
         except (ConnectionError, TimeoutError):
             pass
         finally:
@@ -148,10 +148,8 @@ async def test_a_server_that_trickles_is_left(stage: Stage) -> None:
     server = await asyncio.start_server(trickle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     slow = GiteaForge(name="slow", url=url, token="t", timeout_s=0.3, attempts=1)
-    started = time.monotonic()
     with pytest.raises(ForgeUnavailable, match="did not answer within"):
-        await slow.issue(stage.repo, 1)
-    assert time.monotonic() - started < 2
+        await slow.issue(stage.repo, 1)  # it would go on for ever
     await slow.aclose()
     server.close()
     await server.wait_closed()

@@ -20,8 +20,11 @@ PAINT: list[Step] = [write("a.txt", "red\n"), commit("Paint it"), result("done",
 async def test_two_runners_share_a_queue(bench: Bench) -> None:
     """Two runner processes over six jobs, some failing once: every run is alone, and every job is delivered."""
     for n in range(6):
-        await bench.job(*([[exits(1)], PAINT] if n % 2 else [PAINT]))
+        await bench.job(*([[wait(), exits(1)], [wait(), *PAINT]] if n % 2 else [[wait(), *PAINT]]))
     processes = [await bench.process(name=name, host=name, slots=2) for name in ("r1", "r2")]
+    for _ in range(4):  # neither has slots for more than two: both are at work
+        await bench.gate.line()
+    bench.gate.release(9)
     left = "SELECT count(*) FROM job WHERE state <> 'publishing'"
     await bench.until(lambda: rows.value(bench.conn, left), 0)
     for process in processes:
