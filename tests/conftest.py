@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first: with two workers the last of them would otherwise run alone."""
+    """The long ones first, one by one to who is free (`--dist loadgroup`): the last of them would else run alone."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 

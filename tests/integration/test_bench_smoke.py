@@ -14,6 +14,8 @@ from bench.ours import Ours
 from bench.place import Place, machine, place, session, settings, versions
 from bench.sizes import TINY
 
+pytestmark = pytest.mark.xdist_group("bench_smoke")  # one server, measured once
+
 
 @pytest.fixture(scope="module")
 def at() -> Iterator[Place]:

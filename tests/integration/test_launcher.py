@@ -48,7 +48,7 @@ def launch(place: Path, *words: str, **environ: str) -> subprocess.CompletedProc
         ([], "tireless demo"),
         (["demo", "--json"], "tireless demo --json"),
         (["jobs", "ls", "a b"], "tireless jobs ls a b"),
-        (["test", "-n", "0", "-k", "claim"], "python -m pytest -n 4 -n 0 -k claim"),
+        (["test", "-n", "0", "-k", "claim"], "python -m pytest -n 4 --dist loadgroup -n 0 -k claim"),
         (["bench", "claims"], "python -m bench claims"),
     ],
 )

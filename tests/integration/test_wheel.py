@@ -11,6 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+pytestmark = pytest.mark.xdist_group("wheel")  # built once
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
