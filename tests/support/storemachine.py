@@ -140,7 +140,8 @@ def act(weight: int, *, alone: bool = False, **given: st.SearchStrategy[Any]) ->
 def chosen() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     """One of the acts, with its arguments."""
     names = [name for name, one in ACTS.items() for _ in range(one.weight)]
-    return st.sampled_from(names).flatmap(lambda name: st.tuples(st.just(name), ACTS[name].given))
+    with_arguments = {name: st.tuples(st.just(name), one.given) for name, one in ACTS.items()}
+    return st.sampled_from(names).flatmap(with_arguments.__getitem__)
 
 
 class StoreMachine(RuleBasedStateMachine):
