@@ -36,7 +36,7 @@ APART = """## What is not comparable
 - **pgqueuer** deletes a finished job and keeps rows in a log, writes ends in batches (up to 100 ms late), and runs on
   uvloop and asyncpg. A crash runs up to a batch again, and its ends are not fenced. *batches of 1* is the nearest to
   one by one. Its enqueue by page is published beside ours and promised nothing.
-- **A limited lane** counts under a latch at each claim, so that the limit holds at every moment; procrastinate has no
+- **A limited lane** gives each claim a place of its own, so that the limit holds at every moment; procrastinate has no
   limit over several workers, it is compared by its ordinary drain.
 - **Enqueue** of tireless is the store's `enqueue`: the job with its event, turn and mirror, in one statement. That its
   issue and request are stored before is not in it, nor is the forge.

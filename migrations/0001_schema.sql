@@ -212,7 +212,7 @@ CREATE TABLE job (
   turn             bigint NOT NULL DEFAULT 0,
   claim_no         bigint NOT NULL DEFAULT 0,
   created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-  -- claim: these columns are in no index but job_claimed, so that renewals stay HOT
+  -- claim: these columns are in no index but those of claimed jobs, so that renewals stay HOT
   claimed_at       timestamptz,
   claim_expires_at timestamptz,
   not_before       timestamptz,
@@ -226,6 +226,7 @@ CREATE TABLE job (
   result_attempt   bigint,                                   -- the attempt whose recorded result is delivered
   rerun_of         bigint REFERENCES job (id) ON DELETE SET NULL,
   priority         smallint NOT NULL DEFAULT 0,              -- 1 high, 0, -1 low
+  claim_place      int,                                      -- its place among what runs in a lane with a limit
   attempts         int NOT NULL DEFAULT 0,
   max_attempts     int NOT NULL DEFAULT 3,
   given_back       int NOT NULL DEFAULT 0,                   -- by quota, blocked or a repository nobody can work on, in a row
@@ -257,7 +258,7 @@ CREATE TABLE job (
   CONSTRAINT kind_known CHECK (kind = ANY ('{discover, plan, implement}')),
   CONSTRAINT priority_known CHECK (priority BETWEEN -1 AND 1),
   CONSTRAINT claimed_has_a_claim CHECK (state <> 'claimed' OR num_nonnulls(claimed_by, claimed_host, claim_token, claim_expires_at, claimed_at) = 5),
-  CONSTRAINT only_claimed_has_a_claim CHECK (state = 'claimed' OR num_nonnulls(claimed_by, claimed_host, claim_token, claim_expires_at, claimed_at) = 0),
+  CONSTRAINT only_claimed_has_a_claim CHECK (state = 'claimed' OR num_nonnulls(claimed_by, claimed_host, claim_token, claim_expires_at, claimed_at, claim_place) = 0),
   CONSTRAINT publish_take_only_in_publishing CHECK (state = 'publishing' OR num_nonnulls(publish_by, publish_token, publish_until) = 0),
   CONSTRAINT publish_take_is_whole CHECK (num_nonnulls(publish_by, publish_token, publish_until) IN (0, 3)),
   CONSTRAINT publishing_has_a_result CHECK (state <> 'publishing' OR result_attempt IS NOT NULL),
@@ -283,8 +284,8 @@ CREATE INDEX job_pending_repository ON job (repository_id, lane, priority, turn)
 CREATE INDEX job_due ON job (not_before, id) WHERE state = 'waiting' AND not_before IS NOT NULL;
 -- What an event wakes: by repository (full, untracked, unreadable), few rows.
 CREATE INDEX job_waiting ON job (repository_id, lane) WHERE state = 'waiting';
--- Counts and sweeps over running work; immutable while claimed, so renewals stay HOT.
-CREATE INDEX job_claimed ON job (lane, repository_id) WHERE state = 'claimed';
+-- A lane's limit: no place of it is taken twice. Also counts running work; immutable while claimed, so renewals stay HOT.
+CREATE UNIQUE INDEX one_claim_per_place ON job (lane, claim_place) INCLUDE (repository_id) WHERE state = 'claimed';
 CREATE INDEX job_claimed_order ON job (id) WHERE state = 'claimed';
 CREATE INDEX job_publishing ON job (id) WHERE state = 'publishing';
 -- Retention, "last N finished".

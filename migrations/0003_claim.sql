@@ -100,6 +100,41 @@ CREATE FUNCTION lane_latch(of_lane text) RETURNS bigint LANGUAGE sql IMMUTABLE A
   SELECT hashtextextended(of_lane, 20261)
 $$;
 
+-- Places of a lane for at most `up_to` claims, so that no more than `most` run: each is free, and this transaction's alone
+-- until it ends. Waits for nobody: a place that another claim is about to take is passed by.
+-- What runs above `most` or without a place (the limit is younger) keeps as many of the highest places free. So whoever looks
+-- later looks at least as high, and what is taken meanwhile is below: no two that look at once can take one too many.
+CREATE FUNCTION take_places(of_lane text, most int, up_to int) RETURNS int[] LANGUAGE plpgsql AS $$
+DECLARE
+  p     int;
+  taken int[] := '{}';
+BEGIN
+  -- A look is old at once: whoever gets none of the places it saw, since others were faster, looks again.
+  FOR look IN 1 .. 5 LOOP
+    FOR p IN
+      WITH used AS MATERIALIZED (
+        SELECT j.claim_place FROM job j WHERE j.state = 'claimed' AND j.lane = of_lane
+      )
+      SELECT s.n FROM generate_series(1, most) AS s (n)
+       WHERE NOT EXISTS (SELECT FROM used u WHERE u.claim_place = s.n)
+       ORDER BY s.n LIMIT greatest(most - (SELECT count(*) FROM used), 0)
+    LOOP
+      BEGIN
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtext(of_lane), p);
+        -- Again, with a snapshot younger than the lock: its last holder may have committed in between.
+        PERFORM FROM job j WHERE j.state = 'claimed' AND j.lane = of_lane AND j.claim_place = p;
+        IF FOUND THEN RAISE SQLSTATE 'TL001'; END IF;
+        taken := taken || p;
+        EXIT WHEN cardinality(taken) = up_to;
+      EXCEPTION WHEN SQLSTATE 'TL001' THEN
+        NULL;  -- the lock is given back with the block, or the place would be passed by till our end
+      END;
+    END LOOP;
+    EXIT WHEN NOT FOUND OR taken <> '{}';
+  END LOOP;
+  RETURN taken;
+END $$;
+
 -- A probe passes when it has lived so long.
 CREATE FUNCTION probe_lives() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '2 min' $$;
 
@@ -205,9 +240,10 @@ CREATE TYPE claim_given AS (
   number int, url text, approved_title text, approved_body text, usd_left double precision
 );
 
--- Claim these jobs, which the caller has locked and counted; CLAIM in store/claim.py writes the same for an open lane.
+-- Claim these jobs, which the caller has locked, in as many of these places (null: the lane has no limit); CLAIM in
+-- store/claim.py writes the same for an open lane.
 -- One plan for every list, as in jobs_ended; by keys, however few the rows were when it was made.
-CREATE FUNCTION claim_these(l lane, ids bigint[], in_runner text, in_host text) RETURNS SETOF claim_given
+CREATE FUNCTION claim_these(l lane, ids bigint[], places int[], in_runner text, in_host text) RETURNS SETOF claim_given
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 BEGIN
   RETURN QUERY
@@ -215,7 +251,8 @@ BEGIN
     UPDATE job j
        SET state = 'claimed', attempts = j.attempts + 1, claim_no = j.claim_no + 1, claim_token = gen_random_uuid(),
            claimed_by = in_runner, claimed_host = in_host, claimed_at = clock_timestamp(),
-           claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s)
+           claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s),
+           claim_place = places[array_position(ids, j.id)]
      WHERE j.id = ANY (ids)
     RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts, j.given_back,
               j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn, j.spent_usd
@@ -242,8 +279,11 @@ END $$;
 -- The claim of a lane in which something is counted: a limit, or a probe. Called by CLAIM in store/claim.py.
 -- A row without job_id says: jobs stepped aside, commit and ask again. Only one repository is locked in a call, since a
 -- second one could stand before it in the order of locks.
+-- A lane's own limit is held by places, which claims take side by side. Where a repository counts, or a probe goes first,
+-- claims come one by one, under the latch.
+-- One plan for whatever limit and room (each would be thought worth its own), and by indexes, as in claim_these.
 CREATE FUNCTION claim_counted(in_lane text, in_n int, in_runner text, in_host text) RETURNS SETOF claim_given
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
   l        lane;
@@ -253,6 +293,7 @@ DECLARE
   spent    int;
   moved    int;
   room     int := in_n;
+  places   int[];             -- null: the lane has no limit
   passed   bigint[] := '{}';  -- locked by somebody, or to be avoided
   avoided  bigint;
   held     bigint;            -- the repository that is locked
@@ -262,9 +303,12 @@ DECLARE
 BEGIN
   -- Before anything is read, so that the barrier waits for this claim or this claim sees the hold.
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
-  PERFORM pg_advisory_xact_lock(lane_latch(in_lane));
   SELECT * INTO l FROM lane WHERE name = in_lane;
-  IF NOT FOUND OR NOT l.configured OR EXISTS (SELECT FROM lane_hold h WHERE h.lane = in_lane AND h.host IN ('', in_host)) THEN
+  IF l.probing OR l.repository_limits THEN
+    PERFORM pg_advisory_xact_lock(lane_latch(in_lane));
+    SELECT * INTO l FROM lane WHERE name = in_lane;
+  END IF;
+  IF l.name IS NULL OR NOT l.configured OR EXISTS (SELECT FROM lane_hold h WHERE h.lane = in_lane AND h.host IN ('', in_host)) THEN
     RETURN;
   END IF;
   IF l.probing AND l.probe_token IS NOT NULL THEN
@@ -273,8 +317,8 @@ BEGIN
   END IF;
   IF l.probing THEN room := least(room, 1); END IF;
   IF l.max_running IS NOT NULL THEN
-    counted := running_in_lane(in_lane);
-    room := least(room, l.max_running - counted);
+    places := take_places(in_lane, l.max_running, room);
+    room := cardinality(places);
   END IF;
   IF NOT l.probing AND NOT l.repository_limits THEN
     -- Nothing but the lane is counted: all there is room for, in one walk as CLAIM has it.
@@ -282,7 +326,7 @@ BEGIN
       SELECT walk.id FROM (
         SELECT j.id FROM job j WHERE j.state = 'pending' AND j.lane = in_lane
          ORDER BY j.priority DESC, j.turn, j.id LIMIT 100 FOR NO KEY UPDATE OF j SKIP LOCKED) walk
-       LIMIT greatest(room, 0)), in_runner, in_host);
+       LIMIT room), places, in_runner, in_host);
     RETURN;
   END IF;
 
@@ -335,8 +379,8 @@ BEGIN
       passed := passed || c.id;
       CONTINUE;
     END IF;
-    RETURN QUERY SELECT * FROM claim_these(l, ARRAY[c.id], in_runner, in_host);
     given := given + 1;
+    RETURN QUERY SELECT * FROM claim_these(l, ARRAY[c.id], places[given:given], in_runner, in_host);
   END LOOP;
 
   IF l.probing AND given = 1 THEN
@@ -563,7 +607,7 @@ BEGIN
      SET state = to_state, reason = to_code,
          finished_at = CASE WHEN to_state IN ('delivered', 'failed', 'cancelled') THEN clock_timestamp() END,
          attempts = b.attempts - CASE WHEN in_burns THEN 0 ELSE 1 END, given_back = back, spent_usd = b.spent_usd + coalesce(a.usd, 0),
-         claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL, cancel_requested = NULL,
+         claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL, claim_place = NULL, cancel_requested = NULL,
          parked = CASE WHEN to_state = 'pending' THEN parks END,
          parked_at = CASE WHEN to_state = 'pending' AND parks IS NOT NULL THEN clock_timestamp() END,
          question = CASE WHEN to_state = 'pending' THEN asks END,
@@ -633,7 +677,7 @@ BEGIN
                                 THEN clock_timestamp() END,
              result_attempt = CASE WHEN j.cancel_requested IS NULL AND t.recorded THEN t.attempt_id END,
              given_back = 0, cancel_requested = NULL, spent_usd = j.spent_usd + t.usd,
-             claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL
+             claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL, claim_place = NULL
         FROM late t WHERE j.id = t.id
       RETURNING j.id, j.state, j.reason, j.lane
     ), ended AS (

@@ -28,6 +28,14 @@ async def queued(conn: Connection, path: str = rows.REPO, lane: str = "a", *, co
     return [(await rows.job(conn, path, lane_name=lane)).job_id for _ in range(count)]
 
 
+async def places(conn: Connection) -> list[object]:
+    """The places that are taken, in order."""
+    return [
+        row["claim_place"]
+        for row in await rows.rows(conn, "SELECT claim_place FROM job WHERE state = 'claimed' ORDER BY 1")
+    ]
+
+
 async def waiting(conn: Connection) -> dict[object, int]:
     """How many jobs wait for which reason."""
     query = "SELECT reason, count(*)::int AS n FROM job WHERE state = 'waiting' GROUP BY 1"
@@ -49,16 +57,75 @@ async def test_a_lane_limit_is_exact(dsn: str) -> None:
             await end(conns[0], claims[0])
 
 
-async def test_a_limit_counts_a_claim_that_is_under_way(dsn: str) -> None:
-    """While a claim's transaction is open the next one waits for its count, and then gets nothing."""
+async def test_a_claim_under_way_has_its_place(dsn: str) -> None:
+    """While a claim's transaction is open others take the places beside it, and wait for nobody when there is none."""
     async with rows.connections(dsn, 3) as (watcher, one, two):
-        await queued(watcher, count=2)
-        await rows.lane(watcher, "a", max_running=1)
+        await queued(watcher, count=4)
+        await rows.lane(watcher, "a", max_running=2)
         async with one.transaction():
+            first = await claim_next(one, ["a"], runner=ME)
+            second = await claim_next(two, ["a"], runner=ME)
+            assert await claim_next(two, ["a"], runner=ME) == []
+        assert await places(watcher) == [1, 2]
+        await end(two, first[0])
+        assert len(await claim_next(two, ["a"], runner=ME, n=5)) == 1
+        assert second[0].job_id != first[0].job_id
+
+
+async def test_a_claim_that_came_to_nothing_leaves_its_place(dsn: str) -> None:
+    """The place of a claim that was rolled back is taken by the next one."""
+    async with rows.connections(dsn, 2) as (one, two):
+        await queued(one, count=2)
+        await rows.lane(one, "a", max_running=1)
+        async with one.transaction(force_rollback=True):
             assert len(await claim_next(one, ["a"], runner=ME)) == 1
-            late = asyncio.create_task(claim_next(two, ["a"], runner=ME))
-            await rows.until_blocked(watcher, two)
-        assert await late == []
+        assert len(await claim_next(two, ["a"], runner=ME)) == 1
+
+
+async def test_a_settle_under_way_keeps_its_place(dsn: str) -> None:
+    """Until the end has committed its place is taken; then it is free."""
+    async with rows.connections(dsn, 2) as (one, two):
+        await queued(one, count=2)
+        await rows.lane(one, "a", max_running=1)
+        (claim,) = await claim_next(one, ["a"], runner=ME)
+        async with one.transaction():
+            await end(one, claim)
+            assert await claim_next(two, ["a"], runner=ME) == []
+        assert len(await claim_next(two, ["a"], runner=ME)) == 1
+
+
+@pytest.mark.parametrize("before", [None, 6])
+@pytest.mark.parametrize("ends", [[0, 1], [4, 5], [5, 0, 3, 2], [0, 1, 2, 3, 4, 5]])
+async def test_a_limit_that_is_younger_than_what_runs(conn: Connection, before: int | None, ends: list[int]) -> None:
+    """Six run without a limit, or under a wider one; then, with a limit of three, there is room as soon as two run."""
+    await queued(conn, count=12)
+    await rows.lane(conn, "a", max_running=before)
+    claims = [*await claim_next(conn, ["a"], runner=ME, n=5), *await claim_next(conn, ["a"], runner=ME)]
+    await rows.lane(conn, "a", max_running=3)
+    running = len(claims)
+    for number in ends:
+        await end(conn, claims[number], Outcome.NO_CHANGE)
+        running -= 1
+        got = await claim_next(conn, ["a"], runner=ME, n=2)
+        assert len(got) == max(0, 3 - running)
+        running += len(got)
+        assert await claim_next(conn, ["a"], runner=ME) == []
+
+
+async def test_places_above_a_lowered_limit_keep_lower_ones_free(dsn: str) -> None:
+    """Two that look at once, one of them before an end, do not both find room where there is room for one."""
+    async with rows.connections(dsn, 3) as (watcher, one, two):
+        await queued(watcher, count=9)
+        await rows.lane(watcher, "a", max_running=6)
+        claims = await claim_next(watcher, ["a"], runner=ME, n=6)
+        await rows.lane(watcher, "a", max_running=3)
+        for claim in claims[:4]:
+            await end(watcher, claim)
+        assert await places(watcher) == [5, 6]
+        async with one.transaction(), two.transaction():
+            got = [await claim_next(conn, ["a"], runner=ME) for conn in (one, two)]
+            assert [len(claims) for claims in got] == [1, 0]
+        assert await places(watcher) == [1, 5, 6]
 
 
 async def test_a_batch_stops_at_the_limit(conn: Connection) -> None:

@@ -105,7 +105,7 @@ def sweep_without_recheck(world: World, _monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def limit_counted_in_the_claim(_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane's limit is counted by the claiming statement, with the snapshot it began with, and under no latch."""
+    """A lane's limit is counted by the claiming statement, with the snapshot it began with."""
     counted = """(l.max_running IS NULL OR l.max_running > (
       SELECT count(*) FROM job b WHERE b.state = 'claimed' AND b.lane = l.name))
       AND NOT (l.repository_limits OR l.probing)"""
@@ -116,9 +116,10 @@ def limit_counted_in_the_claim(_world: World, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(claim, "CLAIM", mutant)
 
 
-def limit_counted_without_the_latch(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane's limit is counted before the claim, as it should be, but beside others that count as well."""
-    world.run(rewrite(world.watch, "claim_counted", ("PERFORM pg_advisory_xact_lock(lane_latch(in_lane));", "")))
+def limit_counted_beside_others(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane's limit is counted before the claim, but beside others that count as well, and no place is taken."""
+    counts = "array_fill(NULL::int, ARRAY[greatest(least(room, l.max_running - running_in_lane(in_lane)), 0)])"
+    world.run(rewrite(world.watch, "claim_counted", ("take_places(in_lane, l.max_running, room)", counts)))
 
 
 def cap_forgotten_by_who_comes_back(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def cap_forgotten_by_who_comes_back(world: World, _monkeypatch: pytest.MonkeyPat
     )
 
 
-MUTANTS = [fence_removed, sweep_without_recheck, limit_counted_in_the_claim, limit_counted_without_the_latch]
+MUTANTS = [fence_removed, sweep_without_recheck, limit_counted_in_the_claim, limit_counted_beside_others]
 MUTANTS += [cap_forgotten_by_who_comes_back]
 
 

@@ -48,7 +48,8 @@ HOSTS = ("h1", "h2")
 ANY = st.integers(0, 2**16)
 RARELY = st.sampled_from([False, False, False, False, True])
 LIMITS = st.sampled_from([None, None, 1, 2])
-PAIR = st.tuples(LIMITS, LIMITS)
+SELDOM = st.sampled_from([None, None, None, 1, 2])
+"""A repository's: while any has one, a lane's limit is not held by places alone."""
 Limits = tuple[int | None, int | None]
 CAPS = st.sampled_from([None, None, None, 1, 3])
 OUTCOMES = st.sampled_from(sorted({*Outcome} - {Outcome.LEASE_LOST}) + [Outcome.QUOTA] * 4 + [Outcome.DONE] * 4)
@@ -243,8 +244,8 @@ class StoreMachine(RuleBasedStateMachine):
     # ---------------------------------------------------------------------------------------------- beginning, end
 
     @initialize(
-        lane_limits=PAIR,
-        repo_limits=PAIR,
+        lane_limits=st.tuples(LIMITS, LIMITS),
+        repo_limits=st.tuples(SELDOM, SELDOM),
         probing=st.sampled_from([(), (), ("a",), ("b",)]),
         caps=st.tuples(CAPS, CAPS),
         attempts=st.integers(1, 3),
@@ -396,13 +397,13 @@ class StoreMachine(RuleBasedStateMachine):
             await self._settle(job, job.token, job.id, outcome)
 
     async def _claim(self, lane: str, host: str, n: int) -> list[Job]:
-        model, counted = self.model, self.model.counted(lane)
-        repos = [f"repo:{job.issue.repo}" for job in model.queue(lane)] if counted else []
-        blocked = counted and not self.free(f"latch:{lane}")
+        model, one_by_one = self.model, self.model.one_by_one(lane)
+        repos = [f"repo:{job.issue.repo}" for job in model.queue(lane)] if one_by_one else []
+        blocked = one_by_one and not self.free(f"latch:{lane}")
         if not blocked and not self.free(*repos, *([f"lane:{lane}"] if model.lanes[lane].probing else [])):
             return []
         queue, room, first = model.queue(lane), model.room(lane, host, n), model.first(lane, host)
-        exact = queue[: max(0, room)] if not counted else [first] if first is not None else []
+        exact = queue[: max(0, room)] if not one_by_one else [first] if first is not None else []
         got = await self.call(
             claim.claim_next(self.conn, [lane], runner=RunnerId(SAME_NAME, host, uuid4()), n=n), blocked=blocked
         )
@@ -414,7 +415,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(taken) <= max(0, room)
         assert taken == sorted(taken, key=lambda job: job.order)
         assert [job for job in taken if job not in queue] == []
-        assert (taken == exact) if n == 1 or not counted else (taken[:1] == exact)
+        assert (taken == exact) if n == 1 or not one_by_one else (taken[:1] == exact)
         for job, one in zip(taken, got, strict=True):
             assert not model.full(job.issue.repo), "a repository runs more than its limit"
             cap = model.lanes[lane].cap
@@ -423,7 +424,7 @@ class StoreMachine(RuleBasedStateMachine):
             model.claimed(job, one.token, host)
             assert (one.attempts, one.claim_no) == (job.attempts, job.claim_no)
             self.tokens.append((job.id, one.token))
-        if counted:
+        if one_by_one:
             await self._stepped_aside(queue, first, one_was_taken=bool(taken), closed=room < 1)
         return taken
 
@@ -634,16 +635,16 @@ class StoreMachine(RuleBasedStateMachine):
 
     # ---------------------------------------------------------------------------------------------- in the middle
 
-    @act(2, alone=True, lane=st.sampled_from(LANES), host=st.sampled_from(HOSTS))
-    async def open_claim(self, lane: str, host: str) -> None:
-        """A claim that has not committed: others pass the job by, or wait where something is counted."""
-        model, counted = self.model, self.model.counted(lane)
-        if counted and any(model.full(job.issue.repo) for job in model.queue(lane)):
+    @act(3, alone=True, lane=st.sampled_from(LANES), host=st.sampled_from(HOSTS), beside=st.booleans())
+    async def open_claim(self, lane: str, host: str, beside: bool) -> None:
+        """A claim that has not committed: others pass the job and its place by, or wait where they come one by one."""
+        model, one_by_one = self.model, self.model.one_by_one(lane)
+        if one_by_one and any(model.full(job.issue.repo) for job in model.queue(lane)):
             return
         first = model.first(lane, host)
         if first is None:
             return
-        keys = {f"latch:{lane}", f"lane:{lane}"} if counted else set()
+        keys = {f"latch:{lane}", f"lane:{lane}"} if one_by_one else set()
         keys |= {f"repo:{first.issue.repo}"} if model.limits[first.issue.repo] is not None else set()
         work = claim.claim_next(self.begun, [lane], runner=RunnerId(SAME_NAME, host, uuid4()))
         (got,) = await self.opened(work)
@@ -656,6 +657,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.tokens.append((first.id, got.token))
 
         self.opens({first.id}, keys, commit)
+        model.taking = lane if model.lanes[lane].limit is not None else None
+        if beside:
+            await self._claim(lane, host, 1)
 
     @act(3, alone=True, which=ANY, outcome=OUTCOMES, late=st.booleans())
     async def open_settle(self, which: int, outcome: Outcome, late: bool) -> None:
@@ -727,7 +731,7 @@ class StoreMachine(RuleBasedStateMachine):
         if self.tx is None:
             return
         tx, self.tx = self.tx, None
-        self.model.locked = set()
+        self.model.locked, self.model.taking = set(), None
         await tx.conn.execute("COMMIT" if commit else "ROLLBACK")
         self.did("steps")
         if commit:

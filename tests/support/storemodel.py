@@ -135,7 +135,9 @@ class Lane:
 
 
 class Model:
-    """The rows as they must be. `now` is kept by the caller, as is `locked`: jobs of a transaction that is open."""
+    """The rows as they must be. `now` is kept by the caller, as is what an open transaction holds: `locked`, its jobs,
+    and `taking`, the lane in which an open claim takes a place.
+    """
 
     def __init__(self) -> None:
         self.now = 0
@@ -145,6 +147,7 @@ class Model:
         self.limits: dict[int, int | None] = {}
         self.children_done = 0
         self.locked: set[int] = set()
+        self.taking: str | None = None
 
     # ---------------------------------------------------------------------------------------------- questions
 
@@ -159,8 +162,11 @@ class Model:
 
     def counted(self, lane: str) -> bool:
         """Something is counted in this lane."""
-        of = self.lanes[lane]
-        return of.limit is not None or of.probing or any(limit is not None for limit in self.limits.values())
+        return self.lanes[lane].limit is not None or self.one_by_one(lane)
+
+    def one_by_one(self, lane: str) -> bool:
+        """Claims of this lane wait for each other: a probe goes first, or a repository counts."""
+        return self.lanes[lane].probing or any(limit is not None for limit in self.limits.values())
 
     def full(self, repo: int) -> bool:
         """A repository at its limit."""
@@ -310,7 +316,7 @@ class Model:
             return 0
         if of.probing and of.probe is None:
             n = min(n, 1)
-        return n if of.limit is None else min(n, of.limit - len(self.of("claimed", lane)))
+        return n if of.limit is None else min(n, of.limit - len(self.of("claimed", lane)) - (lane == self.taking))
 
     def first(self, lane: str, host: str) -> Job | None:
         """The one job a claim must take now, if any."""
