@@ -81,6 +81,8 @@ class JobPicture:
     last_reason: str | None = None
     branch: str | None = None
     error: str | None = None
+    left_open: tuple[tuple[int, bool], ...] = ()
+    """Numbers that the forge would not close for the bot, and whether each is a pull request."""
     gate: tuple[str, Mapping[str, object]] | None = None
     """Of a pending one: what keeps its lane from starting anything, by gate code, with what there is to say of it."""
     lane_mark: str | None = None
@@ -133,6 +135,9 @@ def tell(picture: Picture, voice: Voice) -> Shown:
     if quoted:
         parts.append(quote(cut(voice.inert(quoted), QUOTE_MAX)))
     parts += _results(picture, job, voice)
+    for number, pull in job.left_open:
+        linked = f"[{number}]({picture.address(number, pull=pull)})"
+        parts.append(f"**Note:** {left_open_sentence(linked, pull=pull)}")
     if picture.plan_number is not None:
         parts.append(f"Part of the plan in [issue {picture.plan_number}]({picture.address(picture.plan_number)}).")
     if step:
@@ -141,6 +146,14 @@ def tell(picture: Picture, voice: Voice) -> Shown:
         said, then = _triage(picture, voice)
         parts.append(f"**Note:** {voice.inert(f'{said} Next: {then}' if then else said)}")
     return Shown(status_of_job(job), sentence, step, _comment(parts, picture, voice))
+
+
+def left_open_sentence(number: str, *, pull: bool) -> str:
+    """What a person has to close by hand; `number` as it is to be read."""
+    what = "Pull request" if pull else "Issue"
+    return (
+        f"{what} {number} is of no use any more, but depends on something open: the forge keeps it. Close it by hand."
+    )
 
 
 _SAID_BY_THE_JOB = ("closed", "needs_approval")
@@ -267,6 +280,8 @@ PUBLISH_REASONS = {
     "archived": "the repository is archived or locked. It is tried again every 15 minutes.",
     "quota": "the forge's storage quota is used up. It is tried again every 15 minutes.",
     "refused": "the forge refuses it; the bot's log says why. It is tried again every 15 minutes.",
+    "pull_in_the_way": "somebody else's pull request from its branch is in the way, and the forge keeps it open, since "
+    "it depends on something open. Close that, or it; it is tried again every 15 minutes.",
     "many_children": "its plans made many issues within the last hour. The next ones are created when it is over.",
     "bot_unknown": "the token may not say whose it is. It needs the scope `read:user`; it is tried every 15 minutes.",
 }

@@ -160,7 +160,7 @@ def superseded(address: str, number: int) -> str:
 
 
 STRANGERS_MARK = "<!-- tireless:stranger -->"
-STRANGERS_PULL = f"""Closed: this branch is tireless's own, and its own pull request is opened now.
+STRANGERS_PULL = f"""This branch is tireless's own, and its own pull request is opened in the place of this one.
 
 {STRANGERS_MARK}"""
 """What is said on a pull request that somebody else opened from the bot's branch, before it is closed."""
@@ -169,8 +169,12 @@ TWIN_MARK = "<!-- tireless:twin -->"
 
 
 def twin(address: str, number: int, *, pull: bool) -> str:
-    """What is said on an issue or pull request that came into being twice, before the higher number is closed."""
+    """What is said on an issue or pull request that came into being twice, before the higher number is closed.
+
+    True also where the forge refuses to close it.
+    """
     what = "pull request" if pull else "issue"
     return (
-        f"The same as [{what} {number}]({address}): an answer of the forge was lost. This one is closed.\n\n{TWIN_MARK}"
+        f"The same as [{what} {number}]({address}), which counts: an answer of the forge was lost, and this one was "
+        f"made by mistake.\n\n{TWIN_MARK}"
     )

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tireless import log
 from tireless.domain import delivery as texts
 from tireless.domain.comments import Voice
 from tireless.domain.delivery import Text
@@ -21,6 +22,8 @@ from tireless.services.whom import Whom
 from tireless.store import publish
 from tireless.store.db import Connection, Pool
 from tireless.store.publish import Delivery
+
+_log = log.get(__name__)
 
 T = TypeVar("T")
 
@@ -91,14 +94,31 @@ class Carrying:
 
     async def _close_twin(self, kept: int, double: int, *, pull: bool) -> None:
         said = texts.twin(self._address(kept, pull=pull), kept, pull=pull)
-        await self._say_and_close(double, said, texts.TWIN_MARK)
+        if not await self._say_and_close(double, said, texts.TWIN_MARK):
+            await self._leave_open(double, pull=pull)
 
-    async def _say_and_close(self, number: int, said: str, mark: str) -> None:
-        """Say a sentence once, found by its mark, then close."""
+    async def _leave_open(self, number: int, *, pull: bool) -> None:
+        """Record what a person has to close: a delivery never waits for it."""
+        where = f"{self._repo}#{number}"
+        _log.error("left open", job=self._delivery.job_id, number=where, what="close it by hand: it depends on others")
+        async with self._pool.connection() as conn:
+            await publish.left_open(conn, self._delivery, number, pull=pull)
+
+    async def _say_and_close(self, number: int, said: str, mark: str) -> bool:
+        """Say a sentence once, found by its mark, then close.
+
+        False: the forge refuses while something is open that a person made it depend on. The sentence holds for both.
+        """
         await self._fenced(lambda conn: publish.renew_take(conn, self._delivery, take_s=self._take_s))
         if not any(mark in each.body for each in await self._forge.comments(self._repo, number)):
             await self._forge.write_comment(self._repo, number, said)
-        await self._forge.close(IssueRef(self._repo, number))
+        try:
+            await self._forge.close(IssueRef(self._repo, number))
+        except ForgeRejected as error:
+            if error.status != 412:
+                raise
+            return False
+        return True
 
     def _address(self, number: int, *, pull: bool = False) -> str:
         base = self._delivery.issue_url.rpartition("/issues/")[0]

@@ -7,7 +7,8 @@ from tireless.domain.delivery import Text
 from tireless.domain.issue import IssueState, PullRequest
 from tireless.errors import ForgeDenied, ForgeRejected, NotFound
 from tireless.forge.base import NewPull
-from tireless.services.carrying import Carrying, UnpublishableError, WorkNotPushedError
+from tireless.services.carrying import Carrying, UnpublishableError, WaitError, WorkNotPushedError
+from tireless.services.patience import STAY_S
 from tireless.store import publish
 
 
@@ -90,10 +91,14 @@ class Offering(Carrying):
             raise
 
     async def _close_strangers(self, branch: str) -> bool:
-        """Close what others opened from our branch, since it keeps ours from being made; False: there is none."""
+        """Close what others opened from our branch, since it keeps ours from being made; False: there is none.
+
+        WaitError where one may not be closed: nothing can be offered then until a person acts.
+        """
         theirs = [each for each in await self._forge.pulls(self._repo, head=branch) if each.state is IssueState.OPEN]
         for each in theirs:
-            await self._say_and_close(each.number, texts.STRANGERS_PULL, texts.STRANGERS_MARK)
+            if not await self._say_and_close(each.number, texts.STRANGERS_PULL, texts.STRANGERS_MARK):
+                raise WaitError(STAY_S, "pull_in_the_way")
         return bool(theirs)
 
     async def _base(self) -> str:
@@ -109,4 +114,5 @@ class Offering(Carrying):
         for pull in await self._forge.pulls(self._repo):
             if pull.number in earlier:
                 said = texts.superseded(self._address(number, pull=True), number)
-                await self._say_and_close(pull.number, said, texts.SUPERSEDED)
+                if not await self._say_and_close(pull.number, said, texts.SUPERSEDED):
+                    await self._leave_open(pull.number, pull=True)

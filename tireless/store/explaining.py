@@ -9,6 +9,7 @@ from typing import LiteralString
 
 from psycopg.rows import DictRow, dict_row
 
+from tireless.domain.comments import left_open_sentence
 from tireless.domain.gates import GATES, TRIAGE_CODES, Details, Judged, triage_sentence, warning_sentences
 from tireless.domain.labels import LabelScheme
 from tireless.errors import UsageError
@@ -60,7 +61,9 @@ SELECT i.id, i.title, i.url, i.open, i.asked, i.triage_code, i.triage_details,
 NEWEST_JOB = """
 SELECT j.id, j.state, j.reason, j.kind, j.lane, j.parked, j.hold, j.waits_for, j.repository_full, j.day_limit,
        j.not_before, j.not_before_reason, j.attempts >= j.max_attempts AS spent, j.priority, j.turn,
-       g.gate, g.hold_source, g.hold_reason, g.hold_until, g.hold_by, g.held_hosts
+       g.gate, g.hold_source, g.hold_reason, g.hold_until, g.hold_by, g.held_hosts,
+       (SELECT coalesce(jsonb_agg(o.details ORDER BY o.id), '[]') FROM job_event o
+         WHERE o.job_id = j.id AND o.what = 'left_open') AS left_open
   FROM job j LEFT JOIN job_gate g ON g.job_id = j.id
  WHERE j.issue_id = %(issue_id)s ORDER BY j.finished_at IS NULL DESC, j.id DESC LIMIT 1
 """
@@ -111,8 +114,13 @@ async def explain(
         place=None if ahead is None else ahead + 1,
         runners=runners,
         held_hosts=tuple(job["held_hosts"] or ()) if job else (),
-        warnings=tuple(warning_sentences(details, scheme)),
+        warnings=(*warning_sentences(details, scheme), *_left_open(job)),
     )
+
+
+def _left_open(job: DictRow | None) -> list[str]:
+    found = job["left_open"] if job else ()
+    return [left_open_sentence(str(each["number"]), pull=each["pull"]) for each in found]
 
 
 def _failing(place: DictRow | None, issue: DictRow | None, job: DictRow | None, runners: int) -> dict[str, Details]:

@@ -250,6 +250,22 @@ async def postpone(conn: Connection, delivery: Delivery, *, wait_s: float, reaso
     return await fenced(conn, POSTPONE, delivery, doing, wait_s=wait_s, reason=reason, failures=failures)
 
 
+LEFT_OPEN = """
+INSERT INTO job_event (job_id, who, what, from_state, to_state, details)
+SELECT j.id, j.publish_by, 'left_open', 'publishing', 'publishing',
+       jsonb_build_object('number', %(number)s::int, 'pull', %(pull)s::boolean)
+  FROM job j
+ WHERE j.id = %(job_id)s AND j.publish_token = %(token)s AND j.state = 'publishing'
+   AND NOT EXISTS (SELECT FROM job_event e WHERE e.job_id = j.id AND e.what = 'left_open'
+                                             AND e.details ->> 'number' = %(number)s::int::text)
+"""
+
+
+async def left_open(conn: Connection, delivery: Delivery, number: int, *, pull: bool) -> None:
+    """Record, once, that the forge refuses to close what the delivery has no use for: a person's to close."""
+    await fenced(conn, LEFT_OPEN, delivery, f"recording that {number} is left open", number=number, pull=pull)
+
+
 PREDECESSORS = """
 SELECT j.pull_request FROM job j
  WHERE j.issue_id = %(issue_id)s AND j.id < %(job_id)s AND j.pull_request IS NOT NULL AND j.pull_request <> %(number)s

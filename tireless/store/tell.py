@@ -109,6 +109,8 @@ SELECT r.forge, r.owner, r.name, i.number, i.url, i.open, i.asked, i.triage_code
        j.pull_request, j.publish_reason, coalesce(j.summary, a.summary) AS summary, j.finished_at,
        a.outcome AS last_outcome, a.reason AS last_reason, a.branch,
        e.details ->> 'error' AS error,
+       (SELECT coalesce(jsonb_agg(o.details ORDER BY o.id), '[]') FROM job_event o
+         WHERE o.job_id = j.id AND o.what = 'left_open') AS left_open,
        g.gate, g.hold_source, g.hold_reason, g.hold_until, g.hold_by, g.mark AS lane_mark, g.served
   FROM issue i
   JOIN repository r ON r.id = i.repository_id
@@ -140,15 +142,7 @@ async def picture(conn: Connection, issue_id: int) -> Picture:
             row = await (await cursor.execute(PICTURE, {"issue_id": issue_id})).fetchone()
             await cursor.execute(PICTURE_CHILDREN, {"issue_id": issue_id})
             children = [
-                ChildPicture(
-                    key=each["key"],
-                    title=each["title"],
-                    kind=Kind(each["kind"]),
-                    number=each["number"],
-                    proposal=each["proposal"],
-                    depends_on=tuple(each["depends_on"]),
-                    ended_reason=each["ended_reason"],
-                )
+                ChildPicture(**{**each, "kind": Kind(each["kind"]), "depends_on": tuple(each["depends_on"])})
                 async for each in cursor
             ]
     if row is None:
@@ -189,6 +183,7 @@ def _job(row: dict[str, Any]) -> JobPicture:
         last_reason=row["last_reason"],
         branch=row["branch"],
         error=row["error"],
+        left_open=tuple((each["number"], each["pull"]) for each in row["left_open"]),
         gate=_gate(row),
         lane_mark=row["lane_mark"],
     )
