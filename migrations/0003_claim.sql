@@ -39,7 +39,8 @@ END $$;
 -- One plan for every list: the planner would else think each call's list worth a plan of its own, a third of a settle.
 CREATE FUNCTION jobs_ended(of_jobs bigint[]) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-  plan bigint;
+  plan  bigint;
+  plans bigint[] := '{}';
 BEGIN
   FOR plan IN
     UPDATE child c SET ended_at = clock_timestamp(), ended_reason = 'delivered'
@@ -49,6 +50,7 @@ BEGIN
   LOOP
     UPDATE issue SET children_done = children_done + 1 WHERE id = plan;
     PERFORM mirror_changed(plan);
+    plans := plans || plan;
   END LOOP;
   DELETE FROM child c WHERE c.job_id = ANY (of_jobs) AND c.sent_at IS NULL AND c.number IS NULL AND c.ended_at IS NULL;
   INSERT INTO look (repository_id, number, why)
@@ -59,7 +61,11 @@ BEGIN
           -- A plan's children may have waited for its end.
           SELECT j.repository_id, c.number, 'plan ended'
             FROM child c JOIN job j ON j.id = c.job_id
-           WHERE c.job_id = ANY (of_jobs) AND c.number IS NOT NULL AND c.ended_at IS NULL) l
+           WHERE c.job_id = ANY (of_jobs) AND c.number IS NOT NULL AND c.ended_at IS NULL
+           UNION ALL
+          -- What is to be implemented as a whole may have waited for its parts.
+          SELECT p.repository_id, p.number, 'child ended'
+            FROM issue p WHERE p.id = ANY (plans) AND EXISTS (SELECT FROM job j WHERE j.issue_id = p.id AND j.state = 'waiting')) l
    GROUP BY 1, 2 ORDER BY 1, 2
   ON CONFLICT (repository_id, number) DO UPDATE
     SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;

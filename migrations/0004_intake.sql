@@ -34,11 +34,27 @@ CREATE TABLE dependency (
 -- Whom to look at when an issue is closed or opened again.
 CREATE INDEX dependency_on ON dependency (repository_id, number) WHERE repository_id IS NOT NULL;
 
--- All that a job of this issue waits for. Of two readings of a blocker, its own and that beside the issue, the later counts.
-CREATE FUNCTION issue_waits_for(of_issue bigint) RETURNS text[] LANGUAGE sql STABLE AS $$
+-- What a plan has split up is not built as one as well while parts of it are not done: who asks to have it implemented
+-- waits for them. A part that was closed may be opened again; proposals are nobody's parts.
+CREATE FUNCTION parts_of(of_issue bigint) RETURNS text[] LANGUAGE sql STABLE AS $$
+  SELECT coalesce(array_agg(r.owner || '/' || r.name || '#' || c.number ORDER BY c.number), '{}')
+    FROM child c
+    JOIN issue p ON p.id = c.plan_issue_id
+    JOIN repository r ON r.id = p.repository_id
+    LEFT JOIN issue i ON i.id = c.issue_id
+   WHERE c.plan_issue_id = of_issue AND NOT c.proposal AND c.number IS NOT NULL
+     AND (c.ended_at IS NULL OR (c.ended_reason = 'closed' AND i.open))
+$$;
+
+-- All that a job of this kind of this issue waits for. Of two readings of a blocker, its own and that beside the issue,
+-- the later counts.
+CREATE FUNCTION issue_waits_for(of_issue bigint, of_kind text) RETURNS text[] LANGUAGE sql STABLE AS $$
   SELECT coalesce(array_agg(w.name ORDER BY w.number, w.name), '{}')
     FROM (
       SELECT c.name, split_part(c.name, '#', 2)::int AS number FROM unnest(child_waits_for(of_issue)) AS c (name)
+       UNION
+      SELECT c.name, split_part(c.name, '#', 2)::int FROM unnest(parts_of(of_issue)) AS c (name)
+       WHERE of_kind = 'implement'
        UNION
       SELECT CASE WHEN d.repo = '' THEN 'an issue the bot may not read'
                   ELSE coalesce(r.owner || '/' || r.name, d.repo) || '#' || d.number END, d.number

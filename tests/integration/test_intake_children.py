@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support import rows
 from tests.support.ingest import GO, IMPLEMENT, PLAN, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
+from tireless.store.gone import missed
 
 
 async def planned(ingest: Ingest, *, delivered: bool = True) -> tuple[int, int, int]:
@@ -120,3 +121,76 @@ async def test_children_go_to_the_lane_the_plan_named(ingest: Ingest) -> None:
         await ingest.ask(GO, number=number)
     await ingest.poll()
     assert [(await ingest.job(number))["lane"] for number in (first, second)] == ["spare", "thinker"]
+
+
+async def test_a_planned_issue_waits_for_its_parts_before_it_is_implemented(ingest: Ingest) -> None:
+    """A person asks anew, for `implement`: not while parts of it are open. The last one closed wakes it."""
+    plan, first, second = await planned(ingest)
+    await ingest.poll()
+    await ingest.let_pass(60)
+    await implement(ingest, plan)
+    await ingest.poll()
+    job = (await ingest.jobs(plan))[-1]
+    both = [f"acme/widgets#{first}", f"acme/widgets#{second}"]
+    assert (job["kind"], job["state"], job["reason"], job["waits_for"]) == ("implement", "waiting", "waits_for", both)
+    await ingest.stage.alice.close(ingest.stage.path, first)
+    await ingest.poll()
+    assert await last(ingest, plan) == ("waiting", both[1:])
+    await ingest.stage.alice.close(ingest.stage.path, second)
+    await ingest.poll()
+    assert await last(ingest, plan) == ("pending", [])
+    await ingest.stage.alice.reopen(ingest.stage.path, second)
+    await ingest.poll()
+    assert await last(ingest, plan) == ("waiting", both[1:])
+    assert await ingest.events(job["id"]) == ["enqueue", "refresh", "wake", "wait"]
+
+
+async def test_parts_that_are_delivered_or_gone_free_the_planned_issue(ingest: Ingest) -> None:
+    """One's job is delivered while its issue stays open, the other's issue is deleted."""
+    plan, first, second = await planned(ingest)
+    await ingest.ask(GO, number=first)
+    await ingest.poll()
+    await ingest.let_pass(60)
+    await implement(ingest, plan)
+    await ingest.poll()
+    await ingest.deliver()
+    while await ingest.poller.tick():
+        pass  # the end of its job left a look at the planned issue
+    assert await last(ingest, plan) == ("waiting", [f"acme/widgets#{second}"])
+    await ingest.stage.alice.api("DELETE", f"/repos/{ingest.stage.path}/issues/{second}")
+    for _ in range(2):
+        await missed(ingest.conn, ingest.repository_id, second, after_s=0.0)
+    assert await last(ingest, plan) == ("pending", [])
+
+
+async def test_neither_proposals_nor_another_kind_make_it_wait(ingest: Ingest) -> None:
+    """Issues that a discovery proposed are nobody's parts, and planning anew takes over what is there."""
+    plan, first, second = await planned(ingest)
+    await ingest.poll()
+    await ingest.let_pass(60)
+    for name in (GO, PLAN):
+        await ingest.unlabel(plan, name)
+        await ingest.ask(name, number=plan)
+    await ingest.poll()
+    assert await last(ingest, plan) == ("pending", [])
+    await implement(ingest, plan)
+    await ingest.poll()
+    assert await last(ingest, plan) == ("waiting", [f"acme/widgets#{first}", f"acme/widgets#{second}"])
+    await rows.value(ingest.conn, "WITH u AS (UPDATE child SET proposal = true RETURNING 1) SELECT count(*) FROM u")
+    await ingest.unlabel(plan, GO)
+    await ingest.ask(GO, number=plan)
+    await ingest.poll()
+    assert await last(ingest, plan) == ("pending", [])
+
+
+async def implement(ingest: Ingest, number: int) -> None:
+    """A person puts `implement` in the place of `plan`, and opts in anew."""
+    await ingest.unlabel(number, PLAN)
+    await ingest.unlabel(number, GO)
+    await ingest.ask(IMPLEMENT, GO, number=number)
+
+
+async def last(ingest: Ingest, number: int) -> tuple[object, object]:
+    """State of the newest job of an issue, and whom it waits for."""
+    job = (await ingest.jobs(number))[-1]
+    return job["state"], job["waits_for"]

@@ -241,7 +241,11 @@ class Scene:
     # ------------------------------------------------------------------ coming to rest
 
     async def poll(self, poller: Poller) -> None:
-        """One round of what is due after a minute: the search, and the lists of what it does not serve."""
+        """One round of what is due after a minute: the search, and the lists of what it does not serve.
+
+        Rest is come to by this, too. Lists read beside the search (by `poll_once`) would hide what a search has lost:
+        their cursors stand where they stood when it took over, and they show all that has changed since.
+        """
         if not self.by_search:
             await poller.poll_once()
             return

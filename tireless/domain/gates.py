@@ -50,7 +50,7 @@ GATES: tuple[Gate, ...] = (
     Gate("no_progress", "does it make progress?"),
     Gate("budget_exhausted", "is there budget left?"),
     Gate("on_hold", "is it not on hold?"),
-    Gate("waits_for", "is what it waits for closed?"),
+    Gate("waits_for", "is what it waits for closed, or done?"),
     Gate("repository_full", "may another job of this repository run?"),
     Gate("day_limit", "does the repository have runs left today?"),
     Gate("blocked", "is it free of what blocked it?"),
@@ -255,7 +255,8 @@ _SAYINGS: Mapping[str, _Say] = {
     "budget_exhausted": _fixed("It has cost what a job of its lane may cost.", "see what it needs; {again}."),
     "on_hold": _fixed("It is on hold.", "take {hold} off when it may start."),
     "waits_for": lambda said, _scheme: (
-        f"It waits until these are closed: {_listed(said.get('waits_for', []))}.",
+        "It waits for these until they are closed, for a part of its own plan until that is done: "
+        f"{_listed(said.get('waits_for', []))}.",
         "close them when they are done.",
     ),
     "repository_full": _fixed("As many jobs of this repository are running as may run at once.", "wait."),

@@ -22,7 +22,7 @@ from tireless.services.patience import Patience, is_outage
 from tireless.services.scanning import Scan, Scanned, TakeLostError
 from tireless.services.taking import ReplacedError
 from tireless.store import owners, repos
-from tireless.store.db import Pool, clock, transaction
+from tireless.store.db import Connection, Pool, clock, transaction
 from tireless.store.intake import Rules
 from tireless.store.owners import OwnerRow
 from tireless.store.repos import RepoRow
@@ -50,6 +50,14 @@ class Served:
 
     fault: str | None = None
     start: Cursor | None = None
+
+
+async def note_served(conn: Connection, repo: RepoRow, served: Served, *, began: datetime, delay_s: float) -> None:
+    """Write down whether the search serves a repository; in the transaction that ends its own poll (of `began`)."""
+    if served.fault is not None:
+        await owners.refuse(conn, repo, served.fault)
+    elif served.start is not None:
+        await owners.join(conn, repo, served.start, began=began, delay_s=delay_s)
 
 
 class Owners:

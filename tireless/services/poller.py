@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tireless import log
-from tireless.domain.cursor import Cursor
 from tireless.domain.people import Policy
 from tireless.domain.retry import doubling
 from tireless.errors import ForgeDenied, ForgeError, ForgeUnavailable, Moved, NotFound, StoreError, StoreUnavailable
 from tireless.forge.base import Forge
-from tireless.services.owners import Owners, Served
+from tireless.services.owners import Owners, note_served
 from tireless.services.patience import Patience, is_outage
 from tireless.services.scanning import Scan, Scanned, SetAsideError, TakeLostError
 from tireless.services.taking import ReplacedError, Taking
@@ -186,13 +185,8 @@ class Poller:
         async with self._pool.connection() as conn, transaction(conn, f"ending the poll of {repo.ref}"):
             if not repo.readable:
                 await repos.mark_readable(conn, repo.id)
-            match served:
-                case Served(fault=None, start=Cursor() as start):
-                    await owners.join(conn, repo, start, began=scanned.began, delay_s=delay_s)
-                case Served(fault=str() as fault):
-                    await owners.refuse(conn, repo, fault)
-                case _:
-                    pass
+            if served is not None:
+                await note_served(conn, repo, served, began=scanned.began, delay_s=delay_s)
             await polls.polled(
                 conn,
                 repo,

@@ -60,7 +60,7 @@ async def store_dependencies(
 # A running job keeps it for when it comes back.
 REFRESH_OWN_WAITS = """
 WITH old AS MATERIALIZED (
-  SELECT j.id, j.state, issue_waits_for(j.issue_id) AS waits FROM job j
+  SELECT j.id, j.state, issue_waits_for(j.issue_id, j.kind) AS waits FROM job j
    WHERE j.id = %(job_id)s AND j.state IN ('pending', 'waiting', 'claimed') FOR NO KEY UPDATE
 ), moved AS (
   UPDATE job SET waits_for = old.waits, state = CASE WHEN old.state = 'claimed' THEN 'claimed' ELSE 'waiting' END

@@ -42,7 +42,7 @@ WITH locked AS MATERIALIZED (  -- turns are given under the repository's lock, i
 ), made AS (
   INSERT INTO job (issue_id, repository_id, request_id, kind, lane, priority, hold, rerun_of, waits_for, max_attempts)
   SELECT g.issue_id, g.repository_id, g.request_id, g.kind, g.lane, g.priority, g.hold, g.rerun_of,
-         issue_waits_for(g.issue_id), coalesce((SELECT l.max_attempts FROM lane l WHERE l.name = g.lane), 1)
+         issue_waits_for(g.issue_id, g.kind), coalesce((SELECT l.max_attempts FROM lane l WHERE l.name = g.lane), 1)
     FROM given g ORDER BY g.n
   ON CONFLICT DO NOTHING
   RETURNING id, lane, state, reason
@@ -88,7 +88,8 @@ WITH old AS MATERIALIZED (
 ), moved AS (
   UPDATE job SET
       kind = %(kind)s, lane = %(lane)s, priority = %(priority)s::smallint, hold = %(hold)s::boolean,
-      request_id = coalesce(%(request_id)s::bigint, job.request_id), waits_for = issue_waits_for(job.issue_id),
+      request_id = coalesce(%(request_id)s::bigint, job.request_id),
+      waits_for = issue_waits_for(job.issue_id, %(kind)s),
       steered = ARRAY(SELECT unnest(job.steered) EXCEPT SELECT unnest(%(unsteered)s::text[])),
       parked = CASE WHEN %(unpark)s::boolean THEN NULL ELSE job.parked END,
       attempts = CASE WHEN %(by_person)s::boolean THEN 0 ELSE job.attempts END,
@@ -212,13 +213,15 @@ async def call_off(conn: Connection, job_id: int, reason: Cancelled, *, who: str
         await conn.execute(CANCEL, {"job_id": job_id, "who": who, "reason": reason.value})
 
 
-# A plan's children, after one of their issues was closed or opened again: those that wait for it, or again.
+# A plan's children, after one of their issues was closed or opened again: those that wait for it, or again; and the
+# plan's own issue, where somebody asks to have it implemented as well.
 REFRESH_WAITS = """
 WITH kin AS MATERIALIZED (
-  SELECT j.id, j.state, j.waits_for, issue_waits_for(j.issue_id) AS waits
+  SELECT j.id, j.state, j.waits_for, issue_waits_for(j.issue_id, j.kind) AS waits
     FROM job j
    WHERE j.state IN ('pending', 'waiting')
-     AND j.issue_id IN (SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s)
+     AND (j.issue_id IN (SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s)
+          OR j.issue_id = %(plan_issue_id)s)
    ORDER BY j.id FOR NO KEY UPDATE
 ), moved AS (
   UPDATE job SET waits_for = kin.waits, state = 'waiting' FROM kin
@@ -236,7 +239,7 @@ SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM woken)
 
 
 async def refresh_waits(conn: Connection, plan_issue_id: int, *, who: str = "intake") -> int:
-    """Find anew whom the resting jobs of a plan's children wait for; how many changed.
+    """Find anew whom the resting jobs of a plan's children, and of its own issue, wait for; how many changed.
 
     The caller has locked the repository and the plan's issue.
     """

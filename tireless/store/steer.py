@@ -115,7 +115,7 @@ WITH old AS (
   INSERT INTO job (issue_id, repository_id, request_id, kind, lane, priority, max_attempts, rerun_of,
                    hold, waits_for, steered)
   SELECT o.issue_id, o.repository_id, a.id, o.kind, o.lane, o.priority, o.lane_attempts, o.id,
-         o.hold, o.waits_for, o.steered
+         o.hold, issue_waits_for(o.issue_id, o.kind), o.steered
     FROM old o CROSS JOIN asked a
   RETURNING id, state, reason, lane, repository_id
 ), told AS (
