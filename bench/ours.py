@@ -15,7 +15,7 @@ from statistics import median
 from uuid import uuid4
 
 from bench.figures import GROUPS, OURS, Measure
-from bench.ours_rows import LIMITED, OPEN, Rows
+from bench.ours_rows import LIMIT, LIMITED, OPEN, Rows
 from bench.place import WHO, Place, session
 from bench.sizes import Sizes
 from tireless.domain.outcome import Outcome
@@ -31,6 +31,9 @@ from tireless.store.sweep import expire_stale_claims
 
 NAME = "bench_tireless"
 ME = RunnerId("bench", "localhost", uuid4())
+
+GREATEST = 16
+"""Workers of the promises."""
 
 _WARM = 6
 """Pairs before the clock runs: then each statement is prepared and has its generic plan, as in a process that lives."""
@@ -71,11 +74,15 @@ class Ours:
     def measures(self) -> list[Measure]:
         """Everything that runners and services ask of the store."""
         found = []
-        for workers, group in zip((16, 4, 1), GROUPS[:3], strict=True):
+        for workers, group in zip((GREATEST, 4, 1), GROUPS[:3], strict=True):
             who = f"{workers} worker{'s' if workers > 1 else ''}"
             for lane in (OPEN, LIMITED):
                 take = partial(self._drain, lane, workers)
                 found.append(Measure(OURS, f"{lane} {workers}", group, f"{lane} lane, {who}", "jobs/s", take))
+            if workers == GREATEST:
+                counted = f"open lane beside a repository with a limit, {who}"
+                take = partial(self._counted, workers)
+                found.append(Measure(OURS, f"counted {workers}", group, counted, "jobs/s", take))
         latency, sweep = (
             "committed enqueue → claimed by an idle runner",
             f"sweep of {self._sizes.expired:,} expired claims",
@@ -113,6 +120,13 @@ class Ours:
             raise StoreError(f"{workers} workers settled {settled} of {jobs} jobs in lane {lane}")
         await self._rows.tidy()
         return [jobs / (ended - begun)]
+
+    async def _counted(self, workers: int) -> list[float]:
+        await self._rows.limit_one(LIMIT)
+        try:
+            return await self._drain(OPEN, workers)
+        finally:
+            await self._rows.limit_one(None)
 
     async def _claims(self) -> list[float]:
         jobs = self._sizes.jobs

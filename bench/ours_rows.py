@@ -11,7 +11,7 @@ from tireless.store.migrate import migrate
 OPEN = "open"
 LIMITED = "limited"
 LIMIT = 16
-"""Of the limited lane: counted at every claim, never reached by 16 workers with one job each."""
+"""Of the limited lane, and of a repository: never in the way of 16 workers with one job each."""
 
 REPOSITORIES = 20
 
@@ -26,6 +26,7 @@ SELECT 'loop', n, 'acme', 'r' || n, 'main', 'http://127.0.0.1:1/acme/r' || n || 
 ARRANGE_LANES = """
 INSERT INTO lane (name, position, max_running) VALUES ('open', 0, NULL), ('limited', 1, %(limit)s::int)
 """
+LIMIT_ONE = "UPDATE repository SET max_running = %(limit)s::int WHERE forge_repo_id = 1"
 LAST_ISSUE = "SELECT coalesce(max(id), 0) FROM issue"
 ISSUES = """
 INSERT INTO issue (repository_id, number, forge_issue_id, title, body, content_hash, author_id, author_login, open,
@@ -140,6 +141,11 @@ class Rows:
         async with session(self._url) as conn:
             await conn.execute(EXPIRED, {"lane": lane})
             await conn.execute(ANALYZE)
+
+    async def limit_one(self, most: int | None) -> None:
+        """Give one repository a limit, or take it away."""
+        async with session(self._url) as conn:
+            await conn.execute(LIMIT_ONE, {"limit": most})
 
     async def tidy(self) -> None:
         """Remove what the round left unfinished."""

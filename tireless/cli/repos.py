@@ -148,7 +148,7 @@ def limit(
 ) -> None:
     """Limit one repository, from the next claim on; what is not named is not limited.
 
-    While any repository has a limit every lane counts its claims, one by one.
+    While any repository has a limit the claims of a lane come one by one.
     """
     numbers = running is not None or per_day is not None
     if numbers + unlimited + as_configured != 1:

@@ -1,6 +1,6 @@
 """What may run of one repository at a time and in a day: by the configuration for all, by an operator for one.
 
-While any repository has a limit every lane counts its claims, one by one (claim_counted).
+While any repository has a limit the claims of every lane come one by one (claim_counted).
 """
 
 from __future__ import annotations
