@@ -33,8 +33,8 @@ _STATE = "PYTEST_TIRELESS_STATE"
 """Environment: where the run's server lies, as the first pytest process told its workers."""
 
 _MEMORY = Path("/dev/shm")
-_ROOM = 4 << 30
-"""Bytes: thrice what the databases of a whole run were seen to take at once."""
+_ROOM = 2 << 30
+"""Bytes: the databases of a whole run were seen to take 0.2 GB at once, and the log ahead of them may take 1 GB."""
 
 # No deadlines: what a slow or shared machine does to an example says nothing about the code.
 settings.register_profile("tireless", deadline=None)
