@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 
 import pytest
 
 from tests.support import rows
 from tests.support.agents import Step, commit, exits, result, wait, write
 from tests.support.forges import *  # noqa: F403 - fixtures
+from tests.support.forges import FaultPlan
 from tests.support.proxies import DatabaseProxy
 from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench, gone
@@ -100,3 +103,22 @@ async def test_stale_run_of_a_crashed_runner_is_removed_and_a_living_one_is_not(
     bench.gate.release()
     await bench.finish(living, task)
     assert list(runs.iterdir()) == []
+
+
+async def test_a_stopped_runner_keeps_the_repository_from_no_other_of_its_host(bench: Bench) -> None:
+    """Stopped while it fetches it holds the cache: the next runner takes a cache of its own, and says whom to end."""
+    await bench.job(PAINT)
+    fault = await bench.loopback.fault(FaultPlan("POST", "git-upload-pack", "block"))
+    stopped = await bench.process()
+    await fault.reached()
+    stopped.send_signal(signal.SIGSTOP)
+    await fault.release()
+    made = await bench.job(PAINT)
+    other = await bench.process(name="r2")
+    await bench.until(lambda: bench.state(made), ("publishing", None))
+    said = [line for line in bench.log_of("r2").splitlines() if "cache passed over" in line]
+    assert [json.loads(line)["pid"] for line in said] == [stopped.pid]
+    caches = sorted(path.name for path in (bench.directory / "root" / "cache").glob("*.git"))
+    assert [name.removesuffix(".git").partition("--")[2] for name in caches] == ["2", ""]
+    other.terminate()
+    assert await asyncio.wait_for(other.wait(), 30) == 0

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.githttp import TOKEN, USER, GitServer, plain_git, seed
+from tireless.agent import workspace
 from tireless.agent.gitcli import Credential, Git, GitError, Remote
 from tireless.agent.places import Places
 from tireless.agent.workspace import Found, Workspace, Workspaces
@@ -355,3 +359,37 @@ async def test_stale_runs_are_those_nobody_holds(yard: Yard) -> None:
     assert yard.places.stale() == []
     space.home.hold.close()
     assert yard.places.stale() == ["1.aaaaaaaa"]
+
+
+HOLDER = """
+import fcntl, os, sys
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_holder_of_the_cache_is_waited_for_unless_it_is_stopped(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that runs is waited for to the limit; one that is stopped is named within seconds, and nothing is left."""
+    monkeypatch.setattr(workspace, "CACHES_MAX", 1)
+    lock = yard.places.cache("main-1").with_suffix(".lock")
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", "-c", HOLDER, str(lock)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        await holder.stdout.readline()
+        monkeypatch.setattr(workspace, "LOCK_LIMIT_S", 2.5)
+        with pytest.raises(WorkspaceError, match=r"another process has held .*/main-1\.lock for 2 s"):
+            await yard.prepare()
+        monkeypatch.setattr(workspace, "LOCK_LIMIT_S", 60.0)
+        holder.send_signal(signal.SIGSTOP)
+        with pytest.raises(WorkspaceError, match=rf"process {holder.pid} holds .* and is stopped: continue it"):
+            await yard.prepare()
+        assert yard.places.runs() == []
+    finally:
+        holder.kill()
+        await holder.communicate()

@@ -22,11 +22,23 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tireless.agent.holding import stopped_holder
 from tireless.errors import WorkspaceError
 
 _MARK = ".tireless-workspaces"
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOCK_TICK_S = 0.05
+_LOCK_LOOK_TICKS = 20
+_STOPPED_LOOKS = 2
+"""A holder that is stopped in so many looks, a second apart, is not waited for: nobody knows for how long."""
+
+
+class StoppedHolderError(WorkspaceError):
+    """Who holds a cache's lock is stopped, and may be for ever."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        super().__init__(f"process {pid} holds {path} and is stopped: continue it (kill -CONT {pid}), or end it")
+        self.pid = pid
 
 
 class Hold:
@@ -203,14 +215,23 @@ class Places:
 
     @contextlib.asynccontextmanager
     async def locked(self, cache: Path, *, limit_s: float) -> AsyncIterator[int]:
-        """Hold a cache's lock; yields the descriptor, for git to hold as well: it may outlive us."""
+        """Hold a cache's lock; yields the descriptor, for git to hold as well: it may outlive us.
+
+        StoppedHolderError within seconds when who holds it is stopped.
+        """
         path = cache.with_suffix(".lock")
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             # Asked for again and again: a thread that blocks in flock could not be called off.
-            for _ in range(max(1, int(limit_s / _LOCK_TICK_S))):
+            stopped = 0
+            for tick in range(1, 1 + max(1, int(limit_s / _LOCK_TICK_S))):
                 if _flock(lock):
                     break
+                if tick % _LOCK_LOOK_TICKS == 0:
+                    pid = stopped_holder(lock)
+                    stopped = 0 if pid is None else stopped + 1
+                    if pid is not None and stopped == _STOPPED_LOOKS:
+                        raise StoppedHolderError(path, pid)
                 await asyncio.sleep(_LOCK_TICK_S)
             else:
                 raise WorkspaceError(f"another process has held {path} for {limit_s:.0f} s; look who does")

@@ -10,25 +10,29 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tireless import log
 from tireless.agent.control import RunAs
 from tireless.agent.gitcli import Git, GitError, Remote
 from tireless.agent.origin import NAME, Origin, Subject
-from tireless.agent.places import Home, Places
+from tireless.agent.places import Home, Places, StoppedHolderError
 from tireless.domain.text import branch_prefix
 from tireless.errors import Unworkable, WorkspaceError
 
 TRAILER = "Tireless-Request"
 """The trailer of each pushed head: which request it answers."""
 LOCK_LIMIT_S = 900.0
+CACHES_MAX = 3
+"""Caches of one repository at most: another one is made only where who holds the others is stopped."""
 _BEGAN, _SETTLED = "began", "settled"
 """Notes in a run's own directory, for whoever finds it after its runner died."""
 _LOCAL_S = 120.0
 _PIN = "refs/tireless/base/"
 _OUT = "refs/tireless/out/"
+_log = log.get(__name__)
 _BRANCH = re.compile(r"refs/heads/(tireless/[0-9]+-[a-z0-9-]+\.[0-9a-f]{8})")
 _NOT_OURS = re.compile(
     r"(?m)^fatal: (?:repository '.*' not found|unable to access '.*': .* returned error: (?:403|404|410)\b)"
@@ -94,10 +98,9 @@ class Workspaces:
         `key` names the run, `repository` the cache: both are made of ids. `subject`: what it is about, for whoever
         finds the run after our death. On failure nothing of the run is left.
         """
-        cache = self.places.cache(repository)
         home = self.places.create(key)
         try:
-            async with self.places.locked(cache, limit_s=LOCK_LIMIT_S) as lock:
+            async with self._locked_cache(repository) as (cache, lock):
                 await self._fetch(cache, remote, lock)
                 base = await self._resolve(cache, base_branch)
                 await self.git.run("update-ref", f"{_PIN}{key}", base, git_dir=cache, limit_s=_LOCAL_S)
@@ -239,6 +242,22 @@ class Workspaces:
         """Remove a run's directories; idempotent."""
         await self.places.remove(home.key)
         home.hold.close()
+
+    @contextlib.asynccontextmanager
+    async def _locked_cache(self, repository: str) -> AsyncIterator[tuple[Path, int]]:
+        """The repository's cache and its lock. One whose holder is stopped is passed over: a clone costs less."""
+        async with contextlib.AsyncExitStack() as stack:
+            for n in range(1, CACHES_MAX + 1):
+                cache = self.places.cache(repository if n == 1 else f"{repository}--{n}")
+                try:
+                    lock = await stack.enter_async_context(self.places.locked(cache, limit_s=LOCK_LIMIT_S))
+                except StoppedHolderError as error:
+                    if n == CACHES_MAX:
+                        raise
+                    _log.warning("cache passed over", cache=cache.name, pid=error.pid, error=str(error))
+                    continue
+                break
+            yield cache, lock
 
     async def _fetch(self, cache: Path, remote: Remote, lock: int) -> None:
         """Bring the cache up to the forge. The lock is ours and git's: whatever else lies there half-done is dead."""
