@@ -266,7 +266,7 @@ CREATE TABLE job (
   CONSTRAINT waiting_has_a_reason CHECK (state <> 'waiting' OR reason IS NOT NULL),
   CONSTRAINT pending_has_no_wait CHECK (state <> 'pending' OR (parked IS NULL AND NOT hold AND waits_for = '{}' AND NOT repository_full
                                         AND NOT day_limit AND not_before IS NULL AND reason IS NULL)),
-  CONSTRAINT parked_known CHECK (parked = ANY ('{needs_input, needs_approval, suspect, no_progress, budget_exhausted}')),
+  CONSTRAINT parked_known CHECK (parked = ANY ('{needs_input, needs_approval, suspect, no_progress, budget_exhausted, asked_too_often}')),
   CONSTRAINT not_before_has_a_reason CHECK ((not_before IS NULL) = (not_before_reason IS NULL)),
   CONSTRAINT not_before_reason_known CHECK (not_before_reason = ANY ('{backoff, blocked}')),
   CONSTRAINT cancelled_has_a_reason CHECK (state <> ALL ('{cancelled, failed}') OR reason IS NOT NULL),

@@ -220,7 +220,7 @@ async def test_approving_means_the_text_as_it_is_now(conn: Connection) -> None:
 
 async def test_approving_answers_every_parked_reason(conn: Connection) -> None:
     """Asked for input without attempts left, suspect, without progress or budget: all go on, with all attempts."""
-    for parked in ("needs_input", "suspect", "no_progress", "budget_exhausted"):
+    for parked in ("needs_input", "suspect", "no_progress", "budget_exhausted", "asked_too_often"):
         made = await rows.job(conn, state="waiting", parked=parked, attempts=3, claim_no=9, given_back=6, question="?")
         assert await approve(conn, made.job_id, "ada") is State.PENDING
         job = await rows.row(conn, "job", made.job_id)

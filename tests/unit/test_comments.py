@@ -98,7 +98,7 @@ def test_a_parked_job_says_what_a_person_can_do(parked: Parked) -> None:
     """What waits for a person names a step in the forge or the operator's command for exactly this job."""
     said = tell(shown(state=State.WAITING, reason=parked.value, question="Which blue?"), VOICE)
     assert "`tireless jobs approve 17`" in said.next_step
-    quoted = (Parked.NEEDS_INPUT, Parked.NO_PROGRESS, Parked.BUDGET_EXHAUSTED)
+    quoted = (Parked.NEEDS_INPUT, Parked.NO_PROGRESS, Parked.BUDGET_EXHAUSTED, Parked.ASKED_TOO_OFTEN)
     assert ("> Which blue?" in said.comment) == (parked in quoted)
 
 

@@ -72,6 +72,7 @@ def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) ->
             policy=policy,
             lanes=settings.lane_values,
             installation=settings.installation_name,
+            per_hour=settings.limits.max_requests_per_issue_per_hour,
         ),
         poll_s=settings.poll.interval.total_seconds(),
         full_scan_s=settings.poll.full_scan.total_seconds(),

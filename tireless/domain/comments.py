@@ -252,7 +252,7 @@ def _waiting(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
     if job.reason in set(Parked):
         step = f"{step.rstrip('.')}; or an operator runs `tireless jobs approve {job.id}`."
     match job.reason:
-        case Parked.NEEDS_INPUT | Parked.NO_PROGRESS | Parked.BUDGET_EXHAUSTED:
+        case Parked.NEEDS_INPUT | Parked.NO_PROGRESS | Parked.BUDGET_EXHAUSTED | Parked.ASKED_TOO_OFTEN:
             return said, step, job.question
         case Wait.BACKOFF:
             return f"{said} ({_words(job.last_outcome)})", step, _why(job)

@@ -49,6 +49,7 @@ GATES: tuple[Gate, ...] = (
     Gate("suspect", "has it been given back too often?"),
     Gate("no_progress", "does it make progress?"),
     Gate("budget_exhausted", "is there budget left?"),
+    Gate("asked_too_often", "was it not asked for too often within an hour?"),
     Gate("on_hold", "is it not on hold?"),
     Gate("waits_for", "is what it waits for closed, or done?"),
     Gate("repository_full", "may another job of this repository run?"),
@@ -253,6 +254,11 @@ _SAYINGS: Mapping[str, _Say] = {
     "suspect": _fixed("It was given back too often without an attempt that counts.", "see what it needs; {again}."),
     "no_progress": _fixed("Attempts end without anything new.", "see what it needs; {again}."),
     "budget_exhausted": _fixed("It has cost what a job of its lane may cost.", "see what it needs; {again}."),
+    "asked_too_often": _fixed(
+        "As many requests of this issue were worked on within an hour as one issue may have "
+        "(`limits.max_requests_per_issue_per_hour`).",
+        "see who asks, and why; an hour later, {again}.",
+    ),
     "on_hold": _fixed("It is on hold.", "take {hold} off when it may start."),
     "waits_for": lambda said, _scheme: (
         "It waits for these until they are closed, for a part of its own plan until that is done: "

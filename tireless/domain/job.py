@@ -53,6 +53,7 @@ class Parked(StrEnum):
     SUSPECT = "suspect"
     NO_PROGRESS = "no_progress"
     BUDGET_EXHAUSTED = "budget_exhausted"
+    ASKED_TOO_OFTEN = "asked_too_often"
 
 
 class Wait(StrEnum):

@@ -55,6 +55,7 @@ from tireless.store.jobs import (
 )
 from tireless.store.known import Known, known_of
 from tireless.store.look import notify, write_look
+from tireless.store.pace import too_often
 from tireless.store.repos import Synced, sync_repositories, tracked_repos
 from tireless.store.tell import status_seen
 
@@ -82,6 +83,8 @@ class Rules:
     lanes: tuple[Lane, ...]
     installation: str | None = None
     """Whose markers in the bot's comments are ours; None: all of them."""
+    per_hour: int | None = None
+    """How many requests of one issue may be worked on within an hour; None or 0: any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,7 @@ async def take_in(
             return Taken(Took.WANTS_DEPENDENCIES)
         if not _has_had_dependencies(reading):
             reading = replace(reading, dependencies=())
-    made = await _apply(conn, reading, known, asked, _still_absorbed(triage, known), rules.scheme)
+    made = await _apply(conn, reading, known, asked, _still_absorbed(triage, known), rules)
     doubt = asked.cannot_tell if asked is not None else None
     taken = Taken(Took.STORED, made=made, cannot_tell=doubt, again_s=triage.again_s)
     if reading.dependencies and await unfollowed(conn, repository_id, snapshot.number):
@@ -253,10 +256,10 @@ def _still_absorbed(triage: Triage, known: Known) -> Triage:
 
 
 async def _apply(
-    conn: Connection, reading: Reading, known: Known, asked: Asked | None, triage: Triage, scheme: LabelScheme
+    conn: Connection, reading: Reading, known: Known, asked: Asked | None, triage: Triage, rules: Rules
 ) -> int:
     """Write the issue first: the trigger that parks a job reads its text. Then the job, then children."""
-    snapshot = reading.snapshot
+    snapshot, scheme = reading.snapshot, rules.scheme
     issue_id = await store_issue(
         conn, known, snapshot, asked, triage, asked_at=reading.asked_at, settled=reading.settled
     )
@@ -265,7 +268,7 @@ async def _apply(
     if reading.dependencies is not None:
         await store_dependencies(conn, issue_id, reading.dependencies, asked_at=reading.asked_at)
     await _end_child(conn, snapshot, known)
-    made = await _act(conn, snapshot, known, issue_id, triage, scheme)
+    made = await _act(conn, snapshot, known, issue_id, triage, rules)
     live = known.standing.live
     if live is not None and reading.dependencies is not None:
         await refresh_own_waits(conn, live.id)
@@ -289,16 +292,14 @@ async def _apply(
     return made
 
 
-async def _act(
-    conn: Connection, snapshot: Snapshot, known: Known, issue_id: int, triage: Triage, scheme: LabelScheme
-) -> int:
+async def _act(conn: Connection, snapshot: Snapshot, known: Known, issue_id: int, triage: Triage, rules: Rules) -> int:
     """Apply the decision to the job; how many jobs are new."""
     decision, live = triage.decision, known.standing.live
     match decision:
         case Ignore():
             return 0
         case Enqueue():
-            return await _enqueue(conn, snapshot, known, issue_id, decision)
+            return await _enqueue(conn, snapshot, known, issue_id, decision, rules)
         case Absorb():
             if live is not None:
                 await note(conn, live.id, "absorbed", _who(decision.entry))
@@ -309,21 +310,24 @@ async def _act(
             return 0
         case Renew() | Refresh() | Park() | Unpark():
             if live is not None:
-                await _change(conn, snapshot, known, live, issue_id, decision, scheme)
+                await _change(conn, snapshot, known, live, issue_id, decision, rules)
             return 0
         case _:
             assert_never(decision)
 
 
-async def _enqueue(conn: Connection, snapshot: Snapshot, known: Known, issue_id: int, decision: Enqueue) -> int:
-    request_id = decision.request_id
+async def _enqueue(
+    conn: Connection, snapshot: Snapshot, known: Known, issue_id: int, decision: Enqueue, rules: Rules
+) -> int:
+    request_id, question = decision.request_id, None
     if decision.entry is not None:
+        question = await too_often(conn, issue_id, rules.per_hour)
         request_id = await new_request(conn, issue_id, snapshot, decision.entry)
     if request_id is None:
         raise AssertionError("a job answers a request")
     route = decision.route
     job = NewJob(issue_id, known.repository_id, request_id, route.kind, route.lane, route.priority, route.hold)
-    made = await enqueue(conn, [job])
+    made = await enqueue(conn, [replace(job, question=question)])
     if request_id == known.standing.child_request:
         await request_answered(conn, request_id)
     return made
@@ -336,10 +340,10 @@ async def _change(
     live: LiveJob,
     issue_id: int,
     decision: Renew | Refresh | Park | Unpark,
-    scheme: LabelScheme,
+    rules: Rules,
 ) -> None:
     route = decision.route
-    before, now = known.standing.view, read(snapshot.labels, scheme)
+    before, now = known.standing.view, read(snapshot.labels, rules.scheme)
     changed = {"lane": before.agents != now.agents, "priority": before.priorities != now.priorities}
     unsteered = [name for name, differs in changed.items() if differs]
     match decision:
@@ -353,6 +357,7 @@ async def _change(
                 request_id=request_id,
                 unpark=True,
                 by_person=True,
+                question=await too_often(conn, issue_id, rules.per_hour),
                 unsteered=unsteered,
                 details=_who(decision.entry),
             )

@@ -26,6 +26,8 @@ class NewJob:
     priority: int = 0
     hold: bool = False
     rerun_of: int | None = None
+    question: str | None = None
+    """Asked of a person before it may begin: it is made parked, asked_too_often."""
 
 
 # One statement, so that a batch is one round trip. A live job of the issue, or a job of this request and kind, is there
@@ -36,12 +38,15 @@ WITH locked AS MATERIALIZED (  -- turns are given under the repository's lock, i
 ), given AS (
   SELECT g.* FROM unnest(%(issue_id)s::bigint[], %(repository_id)s::bigint[], %(request_id)s::bigint[],
                          %(kind)s::text[], %(lane)s::text[], %(priority)s::smallint[], %(hold)s::boolean[],
-                         %(rerun_of)s::bigint[])
-    WITH ORDINALITY AS g(issue_id, repository_id, request_id, kind, lane, priority, hold, rerun_of, n)
+                         %(rerun_of)s::bigint[], %(question)s::text[])
+    WITH ORDINALITY AS g(issue_id, repository_id, request_id, kind, lane, priority, hold, rerun_of, question, n)
     JOIN locked ON locked.id = g.repository_id
 ), made AS (
-  INSERT INTO job (issue_id, repository_id, request_id, kind, lane, priority, hold, rerun_of, waits_for, max_attempts)
+  INSERT INTO job (issue_id, repository_id, request_id, kind, lane, priority, hold, rerun_of,
+                   parked, parked_at, question, waits_for, max_attempts)
   SELECT g.issue_id, g.repository_id, g.request_id, g.kind, g.lane, g.priority, g.hold, g.rerun_of,
+         CASE WHEN g.question IS NOT NULL THEN 'asked_too_often' END,
+         CASE WHEN g.question IS NOT NULL THEN clock_timestamp() END, g.question,
          issue_waits_for(g.issue_id, g.kind), coalesce((SELECT l.max_attempts FROM lane l WHERE l.name = g.lane), 1)
     FROM given g ORDER BY g.n
   ON CONFLICT DO NOTHING
@@ -74,6 +79,7 @@ async def enqueue(conn: Connection, jobs: Sequence[NewJob], *, who: str = "intak
         "priority": [job.priority for job in jobs],
         "hold": [job.hold for job in jobs],
         "rerun_of": [job.rerun_of for job in jobs],
+        "question": [job.question for job in jobs],
     }
     with translate(f"enqueueing {len(jobs)} jobs"):
         row = await (await conn.execute(ENQUEUE, values)).fetchone()
@@ -91,7 +97,10 @@ WITH old AS MATERIALIZED (
       request_id = coalesce(%(request_id)s::bigint, job.request_id),
       waits_for = issue_waits_for(job.issue_id, %(kind)s),
       steered = ARRAY(SELECT unnest(job.steered) EXCEPT SELECT unnest(%(unsteered)s::text[])),
-      parked = CASE WHEN %(unpark)s::boolean THEN NULL ELSE job.parked END,
+      parked = CASE WHEN %(question)s::text IS NOT NULL THEN 'asked_too_often'
+                    WHEN %(unpark)s::boolean THEN NULL ELSE job.parked END,
+      parked_at = CASE WHEN %(question)s::text IS NOT NULL THEN clock_timestamp() ELSE job.parked_at END,
+      question = coalesce(%(question)s::text, job.question),
       attempts = CASE WHEN %(by_person)s::boolean THEN 0 ELSE job.attempts END,
       given_back = CASE WHEN %(by_person)s::boolean THEN 0 ELSE job.given_back END,
       spent_usd = CASE WHEN %(by_person)s::boolean THEN 0 ELSE job.spent_usd END,
@@ -129,13 +138,15 @@ async def change_resting(
     request_id: int | None = None,
     unpark: bool = False,
     by_person: bool = False,
+    question: str | None = None,
     unsteered: Sequence[str] = (),
     details: Mapping[str, object] | None = None,
     who: str = "intake",
 ) -> str | None:
     """Change a pending or waiting job in place; its state after that, None when it does not rest any more.
 
-    `what` names the act in the event when the state stays. The caller holds the repository's row lock.
+    `what` names the act in the event when the state stays. `question`: a person is asked it first, though what is asked
+    for was asked too often. The caller holds the repository's row lock.
     """
     values: dict[str, object] = {
         "job_id": job_id,
@@ -146,6 +157,7 @@ async def change_resting(
         "request_id": request_id,
         "unpark": unpark,
         "by_person": by_person,
+        "question": question,
         "unsteered": list(unsteered),
         "what": what,
         "details": jsonb({"act": what, **(details or {})}),
