@@ -77,6 +77,7 @@ CREATE TABLE lane (
   stall_timeout_s   double precision NOT NULL DEFAULT 600,
   max_running       int,
   max_usd           numeric,                                 -- what one job may cost until a person acts on it; null: no cap
+  reserve_usd       numeric NOT NULL DEFAULT 0,              -- with less left of that no further attempt is started
   repository_limits boolean NOT NULL DEFAULT false,          -- some repository it may serve has a limit
   -- after a quota or breaker hold one claim goes first: the probe
   probing           boolean NOT NULL DEFAULT false,
@@ -88,7 +89,7 @@ CREATE TABLE lane (
   CONSTRAINT lane_name_plain CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,39}$'),
   CONSTRAINT lane_times_positive CHECK (lease_s > 0 AND run_timeout_s > 0 AND stall_timeout_s > 0
                                         AND backoff_base_s >= 0 AND backoff_cap_s >= backoff_base_s),
-  CONSTRAINT lane_counts_positive CHECK (max_attempts > 0 AND max_running > 0 AND max_usd > 0),
+  CONSTRAINT lane_counts_positive CHECK (max_attempts > 0 AND max_running > 0 AND max_usd > 0 AND reserve_usd >= 0),
   CONSTRAINT probe_only_while_probing CHECK (probing OR probe_token IS NULL)
 );
 

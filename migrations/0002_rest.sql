@@ -28,6 +28,7 @@ DECLARE
   readable boolean;
   approved boolean;
   cap      numeric;
+  reserve  numeric;
 BEGIN
   SELECT r.tracked, r.readable INTO tracked, readable FROM repository r WHERE r.id = NEW.repository_id;
   SELECT i.content_hash = i.approved_hash INTO approved FROM issue i WHERE i.id = NEW.issue_id;
@@ -44,12 +45,17 @@ BEGIN
   END IF;
   -- By whatever way it comes back: where the cap is used up only a person's word leads on. Most jobs read no lane here.
   IF NEW.spent_usd > 0 AND (NEW.parked IS NULL OR NEW.parked = 'budget_exhausted' AND NEW.question IS NULL) THEN
-    SELECT l.max_usd INTO cap FROM lane l WHERE l.name = NEW.lane;
-    IF NEW.spent_usd >= cap OR NEW.parked = 'budget_exhausted' THEN
+    SELECT l.max_usd, l.reserve_usd INTO cap, reserve FROM lane l WHERE l.name = NEW.lane;
+    IF NEW.spent_usd >= cap OR cap - NEW.spent_usd < reserve OR NEW.parked = 'budget_exhausted' THEN
       NEW.parked := 'budget_exhausted';
       NEW.parked_at := coalesce(NEW.parked_at, clock_timestamp());
       NEW.question := format('Its attempts have cost %s USD; a job of lane %s may cost %s USD until a person acts on it.',
                              trim_scale(round(NEW.spent_usd, 6)), NEW.lane, coalesce(trim_scale(cap)::text, 'any number of'));
+      IF NEW.spent_usd < cap AND cap - NEW.spent_usd < reserve THEN
+        NEW.question := rtrim(NEW.question, '.')
+          || format(', and %s USD are left: less than the %s USD without which this lane starts no attempt.',
+                    trim_scale(round(cap - NEW.spent_usd, 6)), trim_scale(reserve));
+      END IF;
     END IF;
   END IF;
   IF NEW.not_before <= clock_timestamp() THEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import ANY
 from uuid import uuid4
 
 import pytest
@@ -183,6 +184,65 @@ async def test_a_cap_that_falls_parks_what_waits_for_its_turn(conn: Connection) 
     assert await rows.states(conn, [made, cheap]) == ["waiting", "pending"]
     (got,) = await claim_next(conn, [rows.LANE], runner=ME)
     assert (got.job_id, got.usd_left) == (cheap.job_id, 9.0)
+
+
+SHORT = (
+    "Its attempts have cost 2 USD; a job of lane claude may cost 2.5 USD until a person acts on it, and 0.5 USD are "
+    "left: less than the 0.75 USD without which this lane starts no attempt."
+)
+
+
+async def reserved(conn: Connection, made: rows.Made) -> None:
+    """It was not started again, and says with what sum; a person gives it a fresh allowance."""
+    assert await parked(conn, made) == ("budget_exhausted", SHORT)
+    assert await approve(conn, made.job_id, "ada") is State.PENDING
+    assert await claimed(conn) == (made.job_id, ANY, 2.5)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.RETRY, Outcome.SHUTDOWN, Outcome.BLOCKED])
+async def test_no_attempt_is_started_on_less_than_the_reserve(conn: Connection, outcome: Outcome) -> None:
+    """Backed off or given back with less left than the lane reserves: a person is asked, also once it is due."""
+    await rows.lane(conn, max_usd="2.5", reserve_usd="0.75")
+    made = await rows.job(conn, state="claimed", spent_usd="1", max_attempts=9)
+    await settle(conn, *made.claim, ends(outcome, 1.0))
+    await conn.execute("UPDATE job SET not_before = clock_timestamp() - interval '1 s' WHERE not_before IS NOT NULL")
+    await wake_due(conn)
+    await reserved(conn, made)
+
+
+async def test_a_lease_that_ended_leaves_the_reserve_alone(conn: Connection) -> None:
+    """What the agent of a dead runner noted counts: with less left than the lane reserves nobody claims it again."""
+    await rows.lane(conn, max_usd="2.5", reserve_usd="0.75")
+    made = await rows.job(conn, state="claimed", max_attempts=9)
+    assert made.attempt_id is not None
+    assert made.token is not None
+    assert await note_usage(conn, made.attempt_id, made.token, {"usd": 2.0})
+    await rows.expire(conn, made.job_id)
+    assert await expire_stale_claims(conn) == 1
+    await reserved(conn, made)
+
+
+async def test_the_reserve_is_enough_and_says_nothing_of_a_first_attempt(conn: Connection) -> None:
+    """With just the reserve left an attempt is started; a job that has cost nothing always is."""
+    await rows.lane(conn, max_usd="2.5", reserve_usd="0.75")
+    made = await rows.job(conn, state="claimed", max_attempts=9)
+    await settle(conn, *made.claim, ends(Outcome.SHUTDOWN, 1.75))
+    assert await claimed(conn) == (made.job_id, ANY, 0.75)
+    await rows.lane(conn, max_usd="0.5")
+    fresh = await rows.job(conn)
+    assert await claimed(conn) == (fresh.job_id, ANY, 0.5)
+
+
+async def test_a_reserve_that_rises_parks_what_waits_for_its_turn(conn: Connection) -> None:
+    """With `serve`'s new configuration pending jobs that have less left are parked; one that falls wakes none."""
+    made, cheap = await rows.job(conn, spent_usd="2"), await rows.job(conn, spent_usd="1")
+    await sync_lanes(conn, [Lane(rows.LANE, max_usd=2.5)])
+    assert await rows.states(conn, [made, cheap]) == ["pending", "pending"]
+    await sync_lanes(conn, [Lane(rows.LANE, max_usd=2.5, reserve_usd=0.75)])
+    assert await rows.states(conn, [made, cheap]) == ["waiting", "pending"]
+    assert (await rows.row(conn, "job", made.job_id))["question"] == SHORT
+    await sync_lanes(conn, [Lane(rows.LANE, max_usd=2.5)])
+    assert await rows.states(conn, [made, cheap]) == ["waiting", "pending"]
 
 
 async def test_another_lane_has_its_own_cap(conn: Connection) -> None:

@@ -260,8 +260,9 @@ class StoreMachine(RuleBasedStateMachine):
         model, self.attempts = self.model, attempts
         await begin_again(self.world.watch)
         for name, limit, cap in zip(LANES, lane_limits, caps, strict=True):
-            model.lanes[name] = Lane(name, limit, cap, probing=name in probing)
-            columns = {"max_running": limit, "max_usd": cap, "probing": name in probing, "max_attempts": attempts}
+            model.lanes[name] = Lane(name, limit, cap, reserve_of(name, cap), probing=name in probing)
+            columns = {"max_running": limit, "max_usd": cap, "reserve_usd": reserve_of(name, cap)}
+            columns |= {"probing": name in probing, "max_attempts": attempts}
             await rows.change(self.world.watch, "lane", name, **columns)
         for repo, limit in zip(self.world.repos, repo_limits, strict=True):
             model.limits[repo] = limit
@@ -421,6 +422,7 @@ class StoreMachine(RuleBasedStateMachine):
             cap = model.lanes[lane].cap
             assert one.usd_left == (None if cap is None else cap - job.spent)
             assert one.usd_left is None or one.usd_left > 0, "a claim has nothing left to spend"
+            assert not model.over(job), "a claim has less left than its lane's reserve"
             model.claimed(job, one.token, host)
             assert (one.attempts, one.claim_no) == (job.attempts, job.claim_no)
             self.tokens.append((job.id, one.token))
@@ -619,7 +621,8 @@ class StoreMachine(RuleBasedStateMachine):
         """The configuration gives a lane another limit and cap; a limit below what runs already stops nothing."""
         if limit is not None and len(self.model.of("claimed", lane)) > limit:
             return
-        self.model.lanes[lane].limit, self.model.lanes[lane].cap = limit, cap
+        of = self.model.lanes[lane]
+        of.limit, of.cap, of.reserve = limit, cap, reserve_of(lane, cap)
         wanted = [
             routing.Lane(
                 name=one.name,
@@ -627,6 +630,7 @@ class StoreMachine(RuleBasedStateMachine):
                 max_attempts=self.attempts,
                 max_running=one.limit,
                 max_usd=one.cap,
+                reserve_usd=float(one.reserve),
             )
             for one in self.model.lanes.values()
         ]
@@ -754,6 +758,11 @@ async def or_refused(work: Awaitable[T]) -> T | str:
         return await work
     except Refused as refused:
         return refused.code
+
+
+def reserve_of(lane: str, cap: int | None) -> int:
+    """Dollars that a lane keeps back: of the two lanes one does, where its cap leaves room for it."""
+    return 2 if lane == "b" and cap == 3 else 0
 
 
 def said(outcome: Outcome) -> Ending:

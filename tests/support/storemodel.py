@@ -117,6 +117,8 @@ class Lane:
     limit: int | None = None
     cap: int | None = None
     """Dollars that one of its jobs may cost."""
+    reserve: int = 0
+    """With less left of those a job that has cost something is not started again."""
     probing: bool = False
     probe: UUID | None = None
     probe_since: int | None = None
@@ -179,9 +181,9 @@ class Model:
         return lane.probe is not None and since is not None and since + PROBE_LIVES_S * SECOND > self.now
 
     def over(self, job: Job) -> bool:
-        """It has cost what a job of its lane may cost."""
-        cap = self.lanes[job.lane].cap
-        return cap is not None and job.spent >= cap
+        """It has cost what a job of its lane may cost, or leaves less than the reserve."""
+        lane = self.lanes[job.lane]
+        return lane.cap is not None and job.spent > 0 and lane.cap - job.spent < max(lane.reserve, 1)
 
     def deadlines(self) -> Iterator[int]:
         """Every moment at which something changes by itself."""

@@ -39,6 +39,7 @@ class LaneSection(Section):
     stall_timeout: Duration = timedelta(minutes=10)
     max_running: Annotated[int, Field(ge=1)] | None = None
     max_usd: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    reserve_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     command: tuple[str, ...] = ()
     run_as: str | None = None
     env: tuple[str, ...] = ()
@@ -90,6 +91,10 @@ class LaneSection(Section):
                 f"stall_timeout ({format_duration(self.stall_timeout)}) is longer than run_timeout "
                 f"({format_duration(self.run_timeout)}) and could never be met"
             )
+        if self.reserve_usd > 0 and self.max_usd is None:
+            faults.append(f"reserve_usd ({self.reserve_usd:g}) is kept back from max_usd, which is not set")
+        elif self.max_usd is not None and self.reserve_usd > self.max_usd:
+            faults.append(f"reserve_usd ({self.reserve_usd:g}) is more than max_usd ({self.max_usd:g})")
         if faults:
             raise Faults(faults)
         return self
@@ -109,6 +114,7 @@ class LaneSection(Section):
             stall_timeout_s=self.stall_timeout.total_seconds(),
             max_running=self.max_running,
             max_usd=self.max_usd,
+            reserve_usd=self.reserve_usd,
         )
 
 

@@ -253,7 +253,9 @@ _SAYINGS: Mapping[str, _Say] = {
     ),
     "suspect": _fixed("It was given back too often without an attempt that counts.", "see what it needs; {again}."),
     "no_progress": _fixed("Attempts end without anything new.", "see what it needs; {again}."),
-    "budget_exhausted": _fixed("It has cost what a job of its lane may cost.", "see what it needs; {again}."),
+    "budget_exhausted": _fixed(
+        "It has cost what a job of its lane may cost, or nearly.", "see what it needs; {again}."
+    ),
     "asked_too_often": _fixed(
         "As many requests of this issue were worked on within an hour as one issue may have "
         "(`limits.max_requests_per_issue_per_hour`).",

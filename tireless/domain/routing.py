@@ -27,6 +27,8 @@ class Lane:
     max_running: int | None = None
     max_usd: float | None = None
     """What one job may cost in all its attempts since a person last acted on it; None: no cap."""
+    reserve_usd: float = 0.0
+    """With less left of that no further attempt is started."""
 
 
 def lane_for(kind: Kind, *, is_child: bool, overrides: Sequence[str], lanes: Sequence[Lane]) -> str | None:

@@ -68,25 +68,28 @@ SELECT EXISTS (
 """
 CONFIGURE_LANE = """
 INSERT INTO lane (name, position, kinds, is_default, children_of_plan, lease_s, max_attempts, backoff_base_s,
-                  backoff_cap_s, run_timeout_s, stall_timeout_s, max_running, max_usd)
+                  backoff_cap_s, run_timeout_s, stall_timeout_s, max_running, max_usd,
+                  reserve_usd)
 VALUES (%(name)s, %(position)s::int, %(kinds)s::text[], %(is_default)s::boolean, %(children_of_plan)s,
         %(lease_s)s::float8, %(max_attempts)s::int, %(backoff_base_s)s::float8, %(backoff_cap_s)s::float8,
         %(run_timeout_s)s::float8, %(stall_timeout_s)s::float8, %(max_running)s::int,
-        %(max_usd)s::float8::numeric)
+        %(max_usd)s::float8::numeric, %(reserve_usd)s::float8::numeric)
 ON CONFLICT (name) DO UPDATE
    SET position = EXCLUDED.position, kinds = EXCLUDED.kinds, is_default = EXCLUDED.is_default,
        children_of_plan = EXCLUDED.children_of_plan, lease_s = EXCLUDED.lease_s, max_attempts = EXCLUDED.max_attempts,
        backoff_base_s = EXCLUDED.backoff_base_s, backoff_cap_s = EXCLUDED.backoff_cap_s,
        run_timeout_s = EXCLUDED.run_timeout_s, stall_timeout_s = EXCLUDED.stall_timeout_s,
-       max_running = EXCLUDED.max_running, max_usd = EXCLUDED.max_usd, configured = true
+       max_running = EXCLUDED.max_running, max_usd = EXCLUDED.max_usd, reserve_usd = EXCLUDED.reserve_usd,
+       configured = true
 """
 CLOSE_LANES = "UPDATE lane SET configured = false WHERE configured AND name <> ALL (%(names)s::text[]) RETURNING name"
-# A cap that came, or fell: jobs that have used it up rest now. A transaction of its own, since jobs come before lanes
-# in the order of locks; one that is locked is being claimed, and gets nothing to spend.
+# A cap that came, or fell, or a reserve that rose: jobs that have used it up rest now. A transaction of its own, since
+# jobs come before lanes in the order of locks; one that is locked is being claimed, and gets nothing to spend.
 PARK_SPENT = """
 WITH spent AS MATERIALIZED (
   SELECT j.id, j.state FROM job j JOIN lane l ON l.name = j.lane
-   WHERE j.state IN ('pending', 'waiting') AND j.parked IS NULL AND j.spent_usd > 0 AND j.spent_usd >= l.max_usd
+   WHERE j.state IN ('pending', 'waiting') AND j.parked IS NULL AND j.spent_usd > 0
+     AND (j.spent_usd >= l.max_usd OR l.max_usd - j.spent_usd < l.reserve_usd)
    ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), moved AS (
   UPDATE job j SET state = 'waiting' WHERE j.id = ANY (ARRAY(SELECT s.id FROM spent s))
@@ -135,6 +138,7 @@ def _configured(lane: Lane, position: int) -> dict[str, object]:
         "stall_timeout_s": lane.stall_timeout_s,
         "max_running": lane.max_running,
         "max_usd": lane.max_usd,
+        "reserve_usd": lane.reserve_usd,
     }
 
 
