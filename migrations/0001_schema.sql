@@ -230,7 +230,8 @@ CREATE TABLE job (
   claim_place      int,                                      -- its place among what runs in a lane with a limit
   attempts         int NOT NULL DEFAULT 0,
   max_attempts     int NOT NULL DEFAULT 3,
-  given_back       int NOT NULL DEFAULT 0,                   -- by quota, blocked or a repository nobody can work on, in a row
+  given_back       int NOT NULL DEFAULT 0,                   -- in a row, by one of these:
+  given_back_by    text,                                     -- 'agent' (quota, blocked) or 'repository' (nobody can work on it)
   spent_usd        numeric NOT NULL DEFAULT 0,               -- what its attempts have cost since a person last acted on it
   fresh_from       bigint NOT NULL DEFAULT 0,                -- claim_no when a person last acted: earlier attempts say nothing any more
   pull_request     int,

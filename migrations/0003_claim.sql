@@ -446,7 +446,7 @@ BEGIN
     SET until = greatest(lane_hold.until, EXCLUDED.until), reason = EXCLUDED.reason, held_by = EXCLUDED.held_by,
         job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
   UPDATE lane_breaker SET quotas = quotas + 1 WHERE lane = j.lane AND counts;
-  RETURN counts AND j.given_back > 0 AND j.id = coalesce(h.job_id, cause);
+  RETURN counts AND j.given_back > 0 AND j.given_back_by IS DISTINCT FROM 'repository' AND j.id = coalesce(h.job_id, cause);
 END $$;
 
 -- The breaker's row, locked, with what successes left that found it locked: they wait for nobody.
@@ -516,6 +516,7 @@ DECLARE
   asks     text := in_question;
   wait_s   double precision := in_wait_s;
   back     int;
+  back_by  text := CASE WHEN in_outcome IN ('quota', 'blocked') THEN 'agent' WHEN in_permanent THEN 'repository' END;
 BEGIN
   -- Before any repository or lane: who shuts claims out has `attempt` first, and those after it.
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
@@ -550,7 +551,8 @@ BEGIN
   END IF;
 
   -- Holds speak of the provider and the host, whatever becomes of the job.
-  back := CASE WHEN in_outcome IN ('quota', 'blocked') OR in_permanent THEN j.given_back + 1 WHEN in_burns THEN 0 ELSE j.given_back END;
+  back := CASE WHEN back_by <> j.given_back_by THEN 1 WHEN back_by IS NOT NULL THEN j.given_back + 1 WHEN in_burns THEN 0
+               ELSE j.given_back END;
   IF place.probes THEN
     UPDATE lane
        SET probing = (in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR in_outcome = 'done' AND in_counts = 0)
@@ -608,11 +610,14 @@ BEGIN
   END IF;
   IF in_outcome = 'blocked' AND wait_s IS NULL THEN
     wait_s := least((in_policy ->> 'blocked_cap_s')::float8, (in_policy ->> 'blocked_base_s')::float8 * 2 ^ least(back - 1, 30));
+  ELSIF in_permanent THEN  -- not at random: a proxy that answers for a forge away has minutes
+    wait_s := least((in_policy ->> 'permanent_cap_s')::float8, (in_policy ->> 'permanent_base_s')::float8 * 2 ^ least(back - 1, 30));
   END IF;
   UPDATE job b
      SET state = to_state, reason = to_code,
          finished_at = CASE WHEN to_state IN ('delivered', 'failed', 'cancelled') THEN clock_timestamp() END,
-         attempts = b.attempts - CASE WHEN in_burns THEN 0 ELSE 1 END, given_back = back, spent_usd = b.spent_usd + coalesce(a.usd, 0),
+         attempts = b.attempts - CASE WHEN in_burns THEN 0 ELSE 1 END, given_back = back,
+         given_back_by = coalesce(back_by, b.given_back_by), spent_usd = b.spent_usd + coalesce(a.usd, 0),
          claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL, claim_place = NULL, cancel_requested = NULL,
          parked = CASE WHEN to_state = 'pending' THEN parks END,
          parked_at = CASE WHEN to_state = 'pending' AND parks IS NOT NULL THEN clock_timestamp() END,

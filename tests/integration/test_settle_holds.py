@@ -18,10 +18,12 @@ async def ends(conn: Connection, outcome: Outcome, *, made: rows.Made | None = N
     made = made or await rows.job(conn, state="claimed")
     asked = more.get("asked_s")
     cannot_start = more.get("cannot_start")
+    permanent = bool(more.get("permanent"))
     said = Ending(
         outcome=outcome,
-        reason="what the provider said",
-        wake_s=1.0,
+        reason="mend the repository" if permanent else "what the provider said",
+        wake_s=None if permanent else 1.0,
+        permanent=permanent,
         asked_s=float(str(asked)) if asked is not None else None,
         cannot_start=str(cannot_start) if cannot_start is not None else None,
     )
@@ -159,6 +161,52 @@ async def test_blocked_waits_longer_each_time(conn: Connection) -> None:
     assert abs(await wait_s(conn, made) - 77) < 5
     made = await ends(conn, Outcome.BLOCKED, asked_s=1e12)
     assert abs(await wait_s(conn, made) - retry.PROMISE_CAP_S) < 5
+
+
+GONE = Outcome.WORKSPACE_ERROR
+"""With `permanent`: a repository that nobody can work on."""
+
+
+async def test_what_gives_back_is_counted_by_its_kind(conn: Connection) -> None:
+    """A provider's limits and a repository nobody can work on: each begins to count anew after the other."""
+    made = await ends(conn, Outcome.BLOCKED)
+    for _ in range(2):
+        await ends(conn, Outcome.BLOCKED, made=await claimed_again(conn, made))
+    for times in (1, 2, 3):
+        await ends(conn, GONE, made=await claimed_again(conn, made), permanent=True)
+        job = await rows.row(conn, "job", made.job_id)
+        assert (job["parked"], job["given_back"]) == (None, times)
+        assert abs(await wait_s(conn, made) - 60 * 2 ** (times - 1)) < 5
+    for times in (1, 2, 3, 4, 5):
+        await ends(conn, Outcome.BLOCKED, made=await claimed_again(conn, made))
+        job = await rows.row(conn, "job", made.job_id)
+        assert (job["parked"], job["given_back"]) == (None, times)
+        assert abs(await wait_s(conn, made) - retry.blocked_s(times)) < 5
+    await ends(conn, Outcome.BLOCKED, made=await claimed_again(conn, made))
+    job = await rows.row(conn, "job", made.job_id)
+    assert job["parked"] == "suspect"
+    assert "given back 6 times in a row, by a provider's limit or because it was blocked" in str(job["question"])
+
+
+async def test_a_repository_nobody_can_work_on_parks_with_its_own_sentence(conn: Connection) -> None:
+    """Four in a row, whatever was before them; what neither counts nor forgives may lie between."""
+    made = await ends(conn, Outcome.BLOCKED)
+    for outcome in (GONE, GONE, Outcome.SHUTDOWN, GONE):
+        await ends(conn, outcome, made=await claimed_again(conn, made), permanent=outcome is GONE)
+    assert (await rows.row(conn, "job", made.job_id))["parked"] is None
+    await ends(conn, GONE, made=await claimed_again(conn, made), permanent=True)
+    job = await rows.row(conn, "job", made.job_id)
+    assert (job["parked"], job["question"]) == ("suspect", "mend the repository")
+
+
+async def test_a_fault_of_the_repository_between_two_holds_makes_nobody_suspect(conn: Connection) -> None:
+    """Only limits that a job meets one after the other make it suspect of them."""
+    made = await ends(conn, Outcome.QUOTA)
+    await pass_hold(conn)
+    await ends(conn, GONE, made=await claimed_again(conn, made), permanent=True)
+    await ends(conn, Outcome.QUOTA, made=await claimed_again(conn, made))
+    job = await rows.row(conn, "job", made.job_id)
+    assert (job["state"], job["given_back"]) == ("pending", 1)
 
 
 async def wait_s(conn: Connection, made: rows.Made) -> float:

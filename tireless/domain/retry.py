@@ -8,6 +8,9 @@ BACKOFF_BASE_S = 30.0
 BACKOFF_CAP_S = 1800.0
 BLOCKED_BASE_S = 3600.0
 BLOCKED_CAP_S = 86_400.0
+PERMANENT_BASE_S = 60.0
+PERMANENT_CAP_S = 900.0
+"""Between two looks at a repository that cannot be worked on."""
 QUOTA_BASE_S = 300.0
 MAX_HOLD_S = 3600.0
 """The longest an agent's word may hold a lane."""

@@ -39,9 +39,6 @@ from tireless.store.settle import Ending, settle
 
 _log = log.get(__name__)
 
-_UNWORKABLE_BASE_S, _UNWORKABLE_CAP_S = 60.0, 900.0
-"""Between two looks at a repository that cannot be worked on."""
-
 
 @dataclass(frozen=True, slots=True)
 class Worked:
@@ -134,7 +131,7 @@ class Worker:
             ended = await self._execute(work, prepared)
         except WorkspaceError as error:
             # No agent ran: given back, however often. `claim_no` counts these, `attempts` does not.
-            return _not_run(error, held.claim, wake_s=self._backoff_s(held.claim, held.claim.claim_no))
+            return _not_run(error, wake_s=self._backoff_s(held.claim, held.claim.claim_no))
         collect = self._room.collect(prepared, ended)
         verdict = await unless(held.news, collect, patience_s=self._limits.hurry_s) or _cut(held, ended)
         if verdict.outcome is Outcome.LEASE_LOST:
@@ -231,13 +228,12 @@ def _unfit(fault: str) -> Ending:
     return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=fault, cannot_start=fault)
 
 
-def _not_run(error: WorkspaceError, claim: Claim, *, wake_s: float) -> Ending:
+def _not_run(error: WorkspaceError, *, wake_s: float) -> Ending:
     """The end of an attempt that never came to its agent. A hook that is not there is a fault of this host's set-up."""
     reason = str(error)
     if isinstance(error, Unworkable):
-        # Counted by the store, and parked then. Not at random: a proxy that answers for a forge away has minutes.
-        wake_s = retry.doubling(claim.given_back + 1, base_s=_UNWORKABLE_BASE_S, cap_s=_UNWORKABLE_CAP_S)
-        return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=reason, wake_s=wake_s, permanent=True)
+        # Counted by the store, which knows how long to wait, and parked then.
+        return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=reason, permanent=True)
     if isinstance(error, HookError):
         fault = reason if error.not_started else None
         return Ending(

@@ -36,6 +36,8 @@ class Policy:
     setup_hold_s: float = 900.0
     give_backs: int = 6
     """The give-back in a row, by quota or blocked, that parks a job as suspect."""
+    permanent_base_s: float = retry.PERMANENT_BASE_S
+    permanent_cap_s: float = retry.PERMANENT_CAP_S
     permanent_give_backs: int = 4
     """The same for one whose repository cannot be worked on until a person changes something."""
     same_head: int = 3
@@ -55,7 +57,7 @@ class Ending:
     `wake_s`: the backoff, chosen by the caller (domain.retry), for outcomes that come back by themselves.
     `asked_s`: the wait or hold that the agent named (blocked, quota); without one the policy's doubling.
     `cannot_start`: why the lane's command cannot be started on this host; holds (lane, host).
-    `permanent`: a workspace_error that waiting will not mend; `reason` says what a person should do.
+    `permanent`: a workspace_error that waiting will not mend; `reason` says what a person should do. The policy waits.
     `agent_ran` False: an end that says nothing about the lane's agent, neither to its breaker nor to its probe.
     `head`: the git tree that was left behind, as far as it is known.
     """
@@ -114,6 +116,8 @@ def fate(ending: Ending) -> Fate:
         case Outcome.WORKSPACE_ERROR:
             if ending.cannot_start is not None:
                 return Fate(State.PENDING)  # this host is held, another one may have the command
+            if ending.permanent:
+                return Fate(State.PENDING, wait_reason="backoff")
             return Fate(State.PENDING, wait_s=_backoff(ending), wait_reason="backoff")
         case Outcome.CANCELLED:
             return Fate(State.CANCELLED, code="operator")
