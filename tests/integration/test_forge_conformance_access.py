@@ -62,6 +62,30 @@ async def test_tokens_that_do_not_reach(stage: Stage) -> None:
         await make_token(stage.url, login=stage.bot.login, password=stage.bot.password, name="empty", scopes=[])
 
 
+async def test_a_missing_scope_to_write_is_told_without_writing(stage: Stage, forge: GiteaForge) -> None:
+    """Number 0 is written to: 403 for the scope, else 404, also for who has no rights and in an archived repository."""
+    reads = ["read:issue", "read:repository", "read:user"]
+    who = {"login": stage.bot.login, "password": stage.bot.password}
+    lacking = {
+        (): ["write:issue", "write:repository"],
+        ("write:issue",): ["write:repository"],
+        ("write:repository",): ["write:issue"],
+        ("write:issue", "write:repository"): [],
+    }
+    tokens = {
+        lacks: stage.with_token(await make_token(stage.url, **who, name=f"to write {n}", scopes=[*reads, *writes]))
+        for n, (lacks, writes) in enumerate(lacking.items())
+    }
+    before = await forge.issues(stage.repo, page=1)
+    for archived in (False, True):
+        await stage.alice.edit_repository(stage.path, archived=archived)
+        for lacks, narrow in tokens.items():
+            assert await narrow.lacks(stage.repo) == lacks
+        assert await stage.as_person(stage.mallory).lacks(stage.repo) == ()
+    assert (await forge.issues(stage.repo, page=1)).issues == before.issues
+    assert await forge.lacks(other_repo(stage.repo, "no-such-one")) == ()
+
+
 async def test_a_repository_by_names_and_by_id(stage: Stage, forge: GiteaForge) -> None:
     """Both ways the same; a missing one is NotFound both ways."""
     by_name = await forge.repository(stage.repo)

@@ -131,6 +131,9 @@ class Forge(Protocol):
     async def about(self) -> About:
         """Version, flavour, page limit and the token's own user."""
 
+    async def lacks(self, repo: RepoRef) -> tuple[str, ...]:
+        """The scopes to write that the token lacks, of `write:issue` and `write:repository`. Changes nothing."""
+
     async def repository(self, repo: RepoRef | int) -> Repository:
         """By names (Moved on a rename) or by the forge's id (safe against renames)."""
 

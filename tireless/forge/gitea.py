@@ -104,6 +104,23 @@ class GiteaForge:
             return False
         return True
 
+    async def lacks(self, repo: RepoRef) -> tuple[str, ...]:
+        """The scopes to write that the token lacks: by writing to number 0, which no issue and no pull request has.
+
+        The forge judges the token before it looks for the number, and rights in the repository only after it.
+        """
+        missing = []
+        for scope, kind in (("write:issue", "issues"), ("write:repository", "pulls")):
+            try:
+                await self._http.call("PATCH", f"{repo_path(repo)}/{kind}/0", body={})
+            except NotFound:
+                continue
+            except ForgeDenied as error:
+                if error.status != 403:
+                    raise
+                missing.append(scope)
+        return tuple(missing)
+
     async def repository(self, repo: RepoRef | int) -> Repository:
         """By names (Moved on a rename) or by the forge's id (safe against renames)."""
         answer = await self._http.get(f"/repositories/{repo}" if isinstance(repo, int) else repo_path(repo))

@@ -16,7 +16,16 @@ from tireless.errors import ForgeDenied, ForgeError, NotFound, StoreError
 from tireless.forge.base import About, Forge, HookForge
 from tireless.services.hooking import HookWish, look_for_hook, put_hook
 from tireless.services.labelling import ensure_labels
-from tireless.services.setup import SCOPES, Expected, Finding, Level, check_repository, check_team, check_token
+from tireless.services.setup import (
+    SCOPES,
+    Expected,
+    Finding,
+    Level,
+    check_repository,
+    check_team,
+    check_token,
+    gathered,
+)
 from tireless.store.db import Pool
 
 _AT_ONCE = 4
@@ -67,13 +76,13 @@ async def outline(
     for each in await asyncio.gather(*(one(repo) for repo in repositories)):
         findings += each.findings
         steps += each.steps
-    return Outline((*findings, *_scopes(forge, about, repositories, findings)), tuple(steps))
+    return Outline((*gathered(findings), *_scopes(forge, about, repositories, findings)), tuple(steps))
 
 
 def _scopes(
     forge: Forge, about: About, repositories: Sequence[RepoRef], findings: Sequence[Finding]
 ) -> tuple[Finding, ...]:
-    """A token does not tell its scopes: what was read with it shows those to read, a refusal names what it lacks."""
+    """A token does not tell its scopes: what was read with it shows those to read; `doctor` tries those to write."""
     refused = any(each.code in ("repository_denied", "repository_not_found") for each in findings)
     if about.login is None or refused or not repositories:
         return ()

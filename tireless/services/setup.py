@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from tireless.domain.issue import RepoRef, Repository
 from tireless.domain.labels import LabelScheme, folded, label_specs
-from tireless.domain.people import Policy
+from tireless.domain.people import ADMINS, CODE_WRITERS, WRITERS, Policy
 from tireless.domain.routing import Lane
 from tireless.errors import ForgeDenied, ForgeError, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import About, Forge
@@ -21,6 +21,8 @@ SCOPES = "write:issue, write:repository, read:organization, read:user"
 """What the bot's token needs."""
 
 _AT_ONCE = 4
+_OF_OWNERS = ("writers_not_shown", "askers_not_shown")
+"""Said of an owner once, not of each of his repositories."""
 
 
 class Level(StrEnum):
@@ -75,7 +77,34 @@ async def check_forge(forge: Forge, repositories: Sequence[RepoRef], expected: E
 
     for found in await asyncio.gather(*(one(repo) for repo in repositories)):
         findings.extend(found)
-    return tuple(findings)
+    return (*gathered(findings), *await check_scopes(forge, repositories))
+
+
+async def check_scopes(forge: Forge, repositories: Sequence[RepoRef]) -> tuple[Finding, ...]:
+    """Whether the token's scopes let it write, asked at the first repository that answers: a token is one for all."""
+    for repo in repositories:
+        try:
+            lacks = await forge.lacks(repo)
+        except ForgeError:
+            continue  # what is wrong there is told by what looks at the repository
+        if not lacks:
+            return ()
+        text = f"the token lacks {' and '.join(lacks)}: make one for the bot's user with the scopes {SCOPES}"
+        return (Finding(Level.FAULT, "token_cannot_write", f"forge {forge.name}", text),)
+    return ()
+
+
+def gathered(findings: Sequence[Finding]) -> list[Finding]:
+    """Repositories of one owner of which the bot is not told who may write are one finding."""
+    found = [each for each in findings if each.code not in _OF_OWNERS]
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for each in findings:
+        if each.code in _OF_OWNERS:
+            alike.setdefault((each.subject.partition("/")[0], each.text), []).append(each)
+    for (owner, text), same in alike.items():
+        subject = f"{owner}/* ({len(same)} repositories)" if len(same) > 1 else same[0].subject
+        found.append(Finding(same[0].level, same[0].code, subject, text))
+    return found
 
 
 def unanswered(forge: Forge, error: ForgeError) -> Finding:
@@ -132,6 +161,7 @@ async def check_repository(forge: Forge, repo: RepoRef, about: About, expected: 
         found = await forge.repository(repo)
         findings = [*_usable(subject, found)]
         findings += await _rights(forge, repo, subject, about)
+        findings += await _askers(forge, found, subject, expected)
         findings += await _labels(forge, repo, subject, expected)
     except NotFound:
         text = "there is no such repository, or the bot may not see it: check the name, add the bot's user as a writer"
@@ -143,7 +173,8 @@ async def check_repository(forge: Forge, repo: RepoRef, about: About, expected: 
         return (Finding(Level.FAULT, "repository_denied", subject, text),)
     except ForgeError as error:
         return (Finding(Level.FAULT, "repository_unanswered", subject, str(error)),)
-    return tuple(findings) or (Finding(Level.FINE, "repository_ready", subject, "readable, writable, labels in place"),)
+    ready = Finding(Level.FINE, "repository_ready", subject, "readable, writable, labels in place")
+    return (*findings, *([] if any(each.code not in _OF_OWNERS for each in findings) else [ready]))
 
 
 def _usable(subject: str, found: Repository) -> list[Finding]:
@@ -168,6 +199,39 @@ async def _rights(forge: Forge, repo: RepoRef, subject: str, about: About) -> li
         return []
     text = f"{about.login.login} has {permission} access; add him as a collaborator, or to a team, with write access"
     return [Finding(Level.FAULT, "bot_cannot_write", subject, text)]
+
+
+async def _askers(forge: Forge, found: Repository, subject: str, expected: Expected) -> list[Finding]:
+    """Whether the bot is told who may write here, where `who_may_ask` goes by that.
+
+    The forge tells other people's rights to administrators of the repository. In a user-owned one the assignees say the
+    same of who may write, though not of who is an administrator.
+    """
+    who, repo = expected.who_may_ask, RepoRef(forge.name, found.owner, found.name)
+    if who not in (WRITERS, CODE_WRITERS, ADMINS):
+        return []
+    try:
+        if who == ADMINS or found.owner_is_org is not False:
+            await forge.permission(repo, found.owner)
+        else:
+            await forge.assignees(repo)
+    except NotFound:
+        return []  # there is nobody of that name: it would have told
+    except ForgeDenied:
+        pass
+    else:
+        return []
+    but = "only for those in asking.allow" if expected.allow else "for nobody"
+    step = "make the bot's user an administrator of it, or list people in asking.allow"
+    if who == WRITERS:
+        text = (
+            "the forge does not tell the bot who may write here: labels put on after an issue was opened count all the "
+            f"same, those that its author sets while opening it count {but}; {step}"
+        )
+        return [Finding(Level.REMARK, "writers_not_shown", subject, text)]
+    level = Level.REMARK if expected.allow else Level.FAULT
+    text = f'the forge does not tell the bot who may write here: with who_may_ask = "{who}" labels count {but}; {step}'
+    return [Finding(level, "askers_not_shown", subject, text)]
 
 
 async def _labels(forge: Forge, repo: RepoRef, subject: str, expected: Expected) -> list[Finding]:
