@@ -105,6 +105,7 @@ async def test_stale_run_of_a_crashed_runner_is_removed_and_a_living_one_is_not(
     assert list(runs.iterdir()) == []
 
 
+@pytest.mark.long
 async def test_a_stopped_runner_keeps_the_repository_from_no_other_of_its_host(bench: Bench) -> None:
     """Stopped while it fetches it holds the cache: the next runner takes a cache of its own, and says whom to end."""
     await bench.job(PAINT)
