@@ -280,6 +280,7 @@ async def test_a_question_is_answered_by_one_who_counts(ingest: Ingest) -> None:
     await ingest.poll()
     await ingest.settle(await ingest.claim(), Outcome.NEEDS_INPUT, "Which blue?")
     assert await states(ingest, number) == [("waiting", "needs_input")]
+    await ingest.let_pass(10)  # the forge tells whole seconds, and its clock against ours from whole seconds
     await ingest.loopback.advance(5)
     await stage.mallory.comment(stage.path, number, "Any.")
     await stage.bot.comment(stage.path, number, "It asks.")

@@ -245,13 +245,16 @@ async def test_earlier_work_for_the_same_request_is_found(house: House) -> None:
 
 
 async def test_no_token_anywhere_in_a_run(house: House) -> None:
-    """The agent sees the token in no file below the root, no environment and no command line it can read."""
-    script = (
-        f'cat /proc/[0-9]*/cmdline /proc/$PPID/environ /proc/$$/environ | tr "\\0" "\\n"; grep -r {TOKEN[:8]} ../..'
-    )
+    """The agent sees the token in no file below the root, no environment and no command line of ours it can read."""
+    # Not of the whole machine: beside this test others run, whose own calls of git name who they are.
+    runner = f"/proc/{os.getpid()}"
+    words = f'for pid in $(cat {runner}/task/*/children) $PPID $$; do cat "/proc/$pid/cmdline"; done'
+    environments = "cat /proc/$PPID/environ /proc/$$/environ"
+    script = f'{{ cat {runner}/cmdline; {words}; {environments}; }} | tr "\\0" "\\n"; grep -r {TOKEN[:8]} ../..'
     _, prepared = await house.attempt(assignment(), "/bin/sh", "-c", f'{script} && echo FO"UND"')
     seen = "".join(house.output)
     assert "TIRELESS_JOB_ID=12" in seen
+    assert "guard" in seen
     assert TOKEN not in seen
     assert MASK not in seen
     assert "FOUND" not in seen

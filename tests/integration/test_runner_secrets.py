@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ from tests.support.proxies import DatabaseProxy
 from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench
 
-TITLE, BODY, PASSWORD = "Titlemark4711", "bodymark-4711", "dbmark-4711"
+TITLE, BODY = "Titlemark4711", "bodymark-4711"
+PASSWORD = f"dbmark-{secrets.token_hex(6)}"
+"""Looked for on the whole machine, where other tests may run beside these."""
 PAINT = [write("a.txt", "red\n"), commit("Paint it"), result("done", summary="Painted.", pr={"title": "Paint"})]
 
 

@@ -143,10 +143,14 @@ class Ingest:
         assert await settle(self.conn, claim.job_id, claim.token, ending) is Answer.DONE
 
     async def let_pass(self, seconds: float) -> None:
-        """Move the ends of all jobs back, as if so much time had passed since; triggers would refuse it."""
+        """Move ends and questions of all jobs back, as if so much time had passed since; triggers would refuse it."""
         async with transaction(self.conn, "letting time pass"):
             await self.conn.execute("SET LOCAL session_replication_role = replica")
-            await self.conn.execute("UPDATE job SET finished_at = finished_at - %s * interval '1 s'", [seconds])
+            await self.conn.execute(
+                "UPDATE job SET finished_at = finished_at - i, parked_at = parked_at - i"
+                "  FROM (VALUES (%s * interval '1 s')) AS t (i)",
+                [seconds],
+            )
 
     async def due(self) -> None:
         """Make every look due now."""
