@@ -666,7 +666,7 @@ DECLARE
   moved int := 0;
 BEGIN
   WITH late AS MATERIALIZED (
-    SELECT j.id FROM job j WHERE j.state = 'claimed' AND j.claim_expires_at < clock_timestamp()
+    SELECT j.id FROM job j WHERE j.state = 'claimed' AND j.claim_token IS NOT NULL AND j.claim_expires_at < clock_timestamp()
      ORDER BY j.id LIMIT up_to FOR NO KEY UPDATE SKIP LOCKED
   )
   SELECT coalesce(array_agg(late.id), '{}') INTO stale FROM late;
