@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+import psycopg
+
 from tests.support import rows
 from tireless.domain.outcome import Outcome
 from tireless.store.claim import Claim, RunnerId, check_claim, claim_next, renew_claim
@@ -40,6 +42,7 @@ OUTCOMES += [Outcome.SHUTDOWN, Outcome.BLOCKED, Outcome.WORKSPACE_ERROR, Outcome
 POLICY = Policy(give_backs=10**6, breaker_base_s=0.02, breaker_cap_s=0.05, quota_base_s=0.02, max_hold_s=0.05)
 
 _TICK_S = 0.02
+_OUTLAST_S = 8.0
 _MARGIN_NS = 100_000_000
 """How long before its lease ends a worker lets go of a job, as a runner does by its death-clock."""
 
@@ -67,21 +70,23 @@ class Diary:
 class Claimer:
     """Claims, works, renews, records, settles; stalls now and then; lets go when its own clock says so."""
 
-    def __init__(self, conn: Connection, diary: Diary, seed: int, serial: int) -> None:
-        self.conn, self.diary, self.chance = conn, diary, random.Random(seed)
+    def __init__(self, dsn: str, conn: Connection, diary: Diary, seed: int, serial: int) -> None:
+        self.dsn, self.conn, self.diary, self.chance = dsn, conn, diary, random.Random(seed)
         self.me = RunnerId(SAME_NAME, f"p{serial}", uuid4())
         self.parent = os.getppid()
 
     async def run(self) -> None:
-        """Until the parent is gone."""
+        """Until the parent is gone. Who gets nothing, and nothing again, asks less often."""
+        empty = 0
         while os.getppid() == self.parent:
             lanes = self.chance.sample(LANES, k=self.chance.randint(1, 3))
             sent = time.monotonic_ns()
             claims = await claim_next(self.conn, lanes, runner=self.me, n=2 if self.chance.random() < 0.1 else 1)
             for work in [Work(self, claim, sent) for claim in claims]:
                 await work.run()
-            if not claims:
-                await asyncio.sleep(self.chance.uniform(0.01, 0.05))
+            empty = 0 if claims else empty + 1
+            if empty:
+                await asyncio.sleep(self.chance.uniform(0.01, 0.05) * min(empty, 4))
 
 
 class Work:
@@ -111,10 +116,14 @@ class Work:
         lease_s = self.claim.lease_s
         work_s = lease_s * 1.3 if fate < 0.02 else chance.uniform(0, 0.01)
         if fate > 0.985:
-            _stand_still(lease_s * chance.uniform(1.1, 1.5))
+            _stand_still(lease_s * chance.uniform(1.2, 2.2))  # long enough for a sweep to come by, mostly
+            if fate > 0.993:
+                self.outlast()
         held = await self.works(work_s)
         if not held and chance.random() < 0.3:
             return
+        if not held and chance.random() < 0.7:
+            await self.taken_back()  # else, on a busy machine, nobody would be too late
         outcome = Outcome.CANCELLED if self.cancel else chance.choice(OUTCOMES)
         if outcome is Outcome.DONE and not await self.record() and held:
             return
@@ -135,6 +144,23 @@ class Work:
                 return self.ends("lost")
             self.note("tick")
             await asyncio.sleep(min(_TICK_S, work_s))
+
+    def outlast(self) -> None:
+        """Stand still until another has begun the job, if one does within seconds; this process's loop stands, too."""
+        query = "SELECT claim_no > %s OR finished_at IS NOT NULL FROM job WHERE id = %s"
+        until = time.monotonic() + _OUTLAST_S
+        with psycopg.connect(self.of.dsn, autocommit=True) as conn:
+            while time.monotonic() < until:
+                if conn.execute(query, (self.claim.claim_no, self.claim.job_id)).fetchone() == (True,):
+                    time.sleep(10 * _TICK_S)  # its diary is to say so before ours goes on
+                    return
+                time.sleep(_TICK_S)
+
+    async def taken_back(self) -> None:
+        """Wait for the sweep of this claim: what is said after it is said by one who lost."""
+        query = "SELECT 1 FROM job WHERE id = %(id)s AND claim_token = %(token)s"
+        while await rows.rows(self.of.conn, query, id=self.claim.job_id, token=self.claim.token):  # noqa: ASYNC110
+            await asyncio.sleep(_TICK_S)
 
     def ends(self, why: str) -> bool:
         """It works no more; True: because it was done."""
@@ -177,7 +203,7 @@ async def claims(dsn: str, diary: Diary, seed: int, serial: int) -> None:
     """A runner's whole life."""
     conn = await connect(dsn, application_name=f"tireless claimer {serial}")
     conn.prepare_threshold = 1
-    await Claimer(conn, diary, seed, serial).run()
+    await Claimer(dsn, conn, diary, seed, serial).run()
 
 
 async def sweeps(dsn: str, diary: Diary, seed: int, serial: int) -> None:
