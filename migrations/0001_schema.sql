@@ -213,6 +213,7 @@ CREATE TABLE job (
   turn             bigint NOT NULL DEFAULT 0,
   claim_no         bigint NOT NULL DEFAULT 0,
   created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+  pending_at       timestamptz,                              -- when it last came to wait for its turn; null: never yet
   -- claim: these columns are in no index but those of claimed jobs, so that renewals stay HOT
   claimed_at       timestamptz,
   claim_expires_at timestamptz,

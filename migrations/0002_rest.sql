@@ -73,6 +73,9 @@ BEGIN
     ELSE NEW.not_before_reason
   END;
   NEW.state := CASE WHEN NEW.reason IS NULL THEN 'pending' ELSE 'waiting' END;
+  IF NEW.state = 'pending' AND (TG_OP = 'INSERT' OR OLD.state <> 'pending') THEN
+    NEW.pending_at := clock_timestamp();
+  END IF;
   IF NEW.state = 'pending' AND (TG_OP = 'INSERT' OR OLD.state = 'waiting' OR NEW.lane <> OLD.lane OR NEW.priority <> OLD.priority) THEN
     NEW.turn := next_turn(NEW.lane, NEW.priority, NEW.repository_id);
   ELSIF NEW.state = 'pending' AND OLD.state <> 'pending' THEN

@@ -199,6 +199,6 @@ async def test_what_people_see_of_lanes(conn: Connection) -> None:
         ("operator", "", "ada"),
         ("setup", "h1", "ada"),
     ]
-    oldest = await rows.value(conn, "SELECT min(created_at) FROM job WHERE state = 'pending'")
+    oldest = await rows.value(conn, "SELECT min(pending_at) FROM job WHERE state = 'pending'")
     assert claude.oldest_pending_at == oldest
     assert (codex.pending, codex.oldest_pending_at, codex.holds) == (0, None, [])

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -183,10 +184,33 @@ async def test_metrics_count_the_rows(web: Web, conn: Connection) -> None:
 async def test_metrics_tell_how_long_a_job_has_waited_for_its_turn(web: Web, conn: Connection) -> None:
     """The age of the oldest pending job, for whoever alerts on it; nothing pending is nought."""
     made = await rows.job(conn)
-    await rows.change(conn, "job", made.job_id, created_at=datetime.now(UTC) - timedelta(hours=2))
+    then = datetime.now(UTC) - timedelta(hours=2)
+    await rows.change(conn, "job", made.job_id, created_at=then, pending_at=then)
     assert 7200 <= await oldest_pending(web) < 7300
+    # What waited for a person has its turn from then on.
+    await rows.change(conn, "job", made.job_id, hold=True)
+    assert await oldest_pending(web) == 0
+    await rows.change(conn, "job", made.job_id, hold=False)
+    assert await oldest_pending(web) < 600
     await conn.execute("DELETE FROM job")
     assert await oldest_pending(web) == 0
+
+
+async def test_what_is_worth_an_alert_is_there(web: Web, conn: Connection) -> None:
+    """Every expression that docs/operating.md shows names a metric that a scrape has, with its label."""
+    await rows.job(conn)
+    text = (await web.client.get("/metrics")).text
+    shown = re.findall(
+        r"^\| `(.*(tireless_\w+)(\{.*\})?.*) [=>]+ \d+` \|", (rows.ROOT / "docs/operating.md").read_text(), re.M
+    )
+    assert len(shown) >= 8
+    told = {line.rsplit(" ", 1)[0] for line in text.splitlines()}
+    missing = [
+        where
+        for where, name, label in shown
+        if not any(line == name + label or (not label and line.startswith(name + "{")) for line in told)
+    ]
+    assert missing == []
 
 
 async def oldest_pending(web: Web) -> float:

@@ -201,7 +201,7 @@ SELECT n.pending, n.waiting, n.parked, n.claimed, n.publishing, n.oldest_pending
                count(*) FILTER (WHERE j.state = 'waiting' AND j.parked IS NOT NULL) AS parked,
                count(*) FILTER (WHERE j.state = 'claimed') AS claimed,
                count(*) FILTER (WHERE j.state = 'publishing') AS publishing,
-               extract(epoch FROM clock_timestamp() - min(j.created_at) FILTER (WHERE j.state = 'pending'))::float8
+               extract(epoch FROM clock_timestamp() - min(j.pending_at) FILTER (WHERE j.state = 'pending'))::float8
                  AS oldest_pending_s,
                extract(epoch FROM clock_timestamp() - min(j.claimed_at))::float8 AS oldest_claim_s,
                count(*) FILTER (WHERE j.claim_expires_at < clock_timestamp()) AS expired_claims,

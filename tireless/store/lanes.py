@@ -197,7 +197,7 @@ SELECT l.name, l.position, l.kinds, l.is_default, l.configured, l.lease_s, l.max
            count(*) FILTER (WHERE j.state = 'waiting' AND j.parked IS NOT NULL) AS parked,
            count(*) FILTER (WHERE j.state = 'claimed') AS claimed,
            count(*) FILTER (WHERE j.state = 'publishing') AS publishing,
-           min(j.created_at) FILTER (WHERE j.state = 'pending') AS oldest_pending_at
+           min(j.pending_at) FILTER (WHERE j.state = 'pending') AS oldest_pending_at
       FROM job j WHERE j.state IN ('pending', 'waiting', 'claimed', 'publishing') GROUP BY j.lane) n ON n.lane = l.name
  ORDER BY l.configured DESC, l.position, l.name
 """
