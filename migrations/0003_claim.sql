@@ -239,7 +239,7 @@ CREATE CONSTRAINT TRIGGER lane_limits_insert AFTER INSERT ON lane DEFERRABLE INI
 -- A claim as it is handed out; null job_id: see claim_counted.
 CREATE TYPE claim_given AS (
   job_id bigint, attempt_id bigint, claim_no bigint, token uuid, attempt_uid uuid, attempts int, lease_left_s double precision,
-  kind text, max_attempts int, given_back int, request_id bigint, rerun_of bigint,
+  kind text, max_attempts int, request_id bigint, rerun_of bigint,
   lease_s double precision, run_timeout_s double precision, stall_timeout_s double precision,
   backoff_base_s double precision, backoff_cap_s double precision,
   forge text, owner text, name text, forge_repo_id bigint, default_branch text, clone_url text,
@@ -260,7 +260,7 @@ BEGIN
            claim_expires_at = clock_timestamp() + make_interval(secs => l.lease_s),
            claim_place = places[array_position(ids, j.id)]
      WHERE j.id = ANY (ids)
-    RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts, j.given_back,
+    RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts,
               j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn, j.spent_usd
   ), begun AS (
     INSERT INTO attempt (job_id, repository_id, claim_no, token, number, lane, runner, host, claimed_at)
@@ -273,7 +273,7 @@ BEGIN
       FROM claimed t
   )
   SELECT t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts, extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
-         t.kind, t.max_attempts, t.given_back, t.request_id, t.rerun_of,
+         t.kind, t.max_attempts, t.request_id, t.rerun_of,
          l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
          r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url, i.number, i.url, i.approved_title, i.approved_body,
          (l.max_usd - t.spent_usd)::float8

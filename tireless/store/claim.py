@@ -40,7 +40,6 @@ class Claim:
     attempt_uid: UUID
     attempts: int
     max_attempts: int
-    given_back: int
     kind: Kind
     lane: str
     lease_s: float
@@ -88,7 +87,7 @@ WITH open_lane AS MATERIALIZED (
     FROM open_lane l
    WHERE j.id = ANY (ARRAY(SELECT p.id FROM picked p))
   RETURNING j.id, j.issue_id, j.repository_id, j.request_id, j.claim_no, j.claim_token, j.attempts, j.max_attempts,
-            j.given_back, j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn, l.lease_s,
+            j.rerun_of, j.kind, j.claimed_at, j.claim_expires_at, j.priority, j.turn, l.lease_s,
             l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
             (l.max_usd - j.spent_usd)::float8 AS usd_left
 ), begun AS (
@@ -104,7 +103,7 @@ WITH open_lane AS MATERIALIZED (
 ), given AS (
   SELECT t.id AS job_id, b.id AS attempt_id, t.claim_no, t.claim_token AS token, b.uid AS attempt_uid, t.attempts,
          extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8 AS lease_left_s,
-         t.kind, t.max_attempts, t.given_back, t.request_id, t.rerun_of,
+         t.kind, t.max_attempts, t.request_id, t.rerun_of,
          t.lease_s, t.run_timeout_s, t.stall_timeout_s, t.backoff_base_s, t.backoff_cap_s,
          r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url,
          i.number, i.url, i.approved_title, i.approved_body, t.usd_left
@@ -164,7 +163,6 @@ def _claimed(lane: str, row: DictRow) -> Claim:
         attempt_uid=row["attempt_uid"],
         attempts=row["attempts"],
         max_attempts=row["max_attempts"],
-        given_back=row["given_back"],
         kind=Kind(row["kind"]),
         lane=lane,
         lease_s=row["lease_s"],
