@@ -98,7 +98,7 @@ LATE: dict[str, tuple[At, LiteralString]] = {
 async def test_what_the_dead_sent_arrives_late(dsn: str, pool: Pool, late: str) -> None:
     """The forge carries a create out after the next `serve` began: that one waits, by the clock, and finds it."""
     at, waits = LATE[late]
-    async with installation(dsn, pool, timeout_s=2) as place, AsyncExitStack() as gate:
+    async with installation(dsn, pool, timeout_s=5) as place, AsyncExitStack() as gate:
         reached = await gate.enter_async_context(at.armed(place))
         await place.start("serve")
         await place.start("run")
