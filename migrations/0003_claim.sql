@@ -121,7 +121,8 @@ BEGIN
       WITH used AS MATERIALIZED (
         SELECT j.claim_place FROM job j WHERE j.state = 'claimed' AND j.lane = of_lane
       )
-      SELECT s.n FROM generate_series(1, most) AS s (n)
+      -- So far as is looked at: the lowest free ones, and some that other claims are about to take.
+      SELECT s.n FROM generate_series(1, least(most, (SELECT count(*)::int FROM used) + up_to + 100)) AS s (n)
        WHERE NOT EXISTS (SELECT FROM used u WHERE u.claim_place = s.n)
        ORDER BY s.n LIMIT greatest(most - (SELECT count(*) FROM used), 0)
     LOOP

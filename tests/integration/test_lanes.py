@@ -77,6 +77,26 @@ async def test_a_lowered_limit_waits_for_claims_that_know_the_old_one(dsn: str) 
         assert await claim_next(claiming, ["codex"], runner=ME) == []
 
 
+async def test_a_limit_that_another_serve_raised_meanwhile_is_lowered(dsn: str) -> None:
+    """Whether claims must be waited for is asked when nobody else can write a limit any more, not before."""
+    async with rows.connections(dsn, 4) as (watcher, claiming, operator, holder):
+        wanted = [CLAUDE, replace(CODEX, max_running=1)]
+        await sync_lanes(watcher, wanted)
+        for _ in range(3):
+            await rows.job(watcher, lane_name="codex")
+        async with claiming.transaction():
+            async with holder.transaction():
+                await holder.execute("SELECT FROM lane WHERE name = 'claude' FOR NO KEY UPDATE")
+                lowers = asyncio.create_task(sync_lanes(operator, wanted))
+                await rows.until_blocked(watcher, operator)
+                await rows.lane(watcher, "codex", max_running=9)
+                assert len(await claim_next(claiming, ["codex"], runner=ME, n=2)) == 2
+            await rows.until_blocked(watcher, operator)
+            assert not lowers.done()
+        await lowers
+        assert await claim_next(watcher, ["codex"], runner=ME) == []
+
+
 async def test_a_new_limit_of_a_repository_counts_claims_under_way(dsn: str) -> None:
     """From the call's return on no claim exceeds it, though one was being made by an open lane when it was called."""
     async with rows.connections(dsn, 4) as (claiming, limiting, late, watcher):

@@ -138,7 +138,10 @@ async def test_a_written_look_wakes_the_listener(dsn: str, conn: Connection, pla
 async def test_a_listener_whose_connection_is_killed_listens_again_and_wakes(dsn: str, conn: Connection) -> None:
     """Anything may have happened meanwhile: the wake after LISTEN is unconditional."""
     async with listening(dsn) as wakes:
-        killed = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %(name)s"
+        killed = """
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = %(name)s
+        """
         assert await rows.value(conn, killed, name="tireless test listener") is True
         assert await asyncio.wait_for(anext(wakes), 20) == Wake()
         await looks.notify(conn, looks.CHANNEL)
@@ -149,7 +152,10 @@ async def test_a_closed_listener_leaves_no_connection(dsn: str, conn: Connection
     """Closing the iterator closes the session."""
     async with listening(dsn):
         pass
-    left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tireless test listener'"
+    left = """
+    SELECT count(*) FROM pg_stat_activity
+     WHERE datname = current_database() AND application_name = 'tireless test listener'
+    """
     async with asyncio.timeout(20):
         while await rows.value(conn, left):
             await rows.value(conn, "SELECT pg_sleep(0.01)::text")

@@ -159,7 +159,7 @@ class Work:
     async def taken_back(self) -> None:
         """Wait for the sweep of this claim: what is said after it is said by one who lost."""
         query = "SELECT 1 FROM job WHERE id = %(id)s AND claim_token = %(token)s"
-        while await rows.rows(self.of.conn, query, id=self.claim.job_id, token=self.claim.token):  # noqa: ASYNC110
+        while await rows.rows(self.of.conn, query, id=self.claim.job_id, token=self.claim.token):  # noqa: ASYNC110 - a row
             await asyncio.sleep(_TICK_S)
 
     def ends(self, why: str) -> bool:

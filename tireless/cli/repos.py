@@ -137,8 +137,8 @@ async def _rm(frame: Frame, ref: RepoRef) -> None:
 
 @repos.command("limit")
 @click.argument("path", metavar="OWNER/REPO")
-@click.option("--running", type=click.IntRange(min=1), metavar="N", help="So many jobs of it at once, over all lanes.")
-@click.option("--per-day", type=click.IntRange(min=1), metavar="N", help="So many runs of it in a day (UTC).")
+@click.option("--running", type=click.IntRange(1, 10_000), metavar="N", help="So many jobs at once, over all lanes.")
+@click.option("--per-day", type=click.IntRange(1, 1_000_000), metavar="N", help="So many runs of it in a day (UTC).")
 @click.option("--none", "unlimited", is_flag=True, help="No limit, whatever the configuration says of all.")
 @click.option("--as-configured", is_flag=True, help="What the configuration says of all.")
 @printing

@@ -37,7 +37,7 @@ class LaneSection(Section):
     backoff_max: DurationOrZero = timedelta(minutes=30)
     run_timeout: Duration = timedelta(minutes=90)
     stall_timeout: Duration = timedelta(minutes=10)
-    max_running: Annotated[int, Field(ge=1)] | None = None
+    max_running: Annotated[int, Field(ge=1, le=10_000)] | None = None
     max_usd: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
     reserve_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     command: tuple[str, ...] = ()

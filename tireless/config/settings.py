@@ -237,9 +237,9 @@ class PollSection(Section):
 class LimitsSection(Section):
     """What each watched repository may use, unless an operator said otherwise of one; and what one issue may."""
 
-    max_running_per_repository: Annotated[int, Field(ge=1)] | None = None
-    max_runs_per_repository_per_day: Annotated[int, Field(ge=1)] | None = None
-    max_requests_per_issue_per_hour: Annotated[int, Field(ge=0)] = 6
+    max_running_per_repository: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    max_runs_per_repository_per_day: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    max_requests_per_issue_per_hour: Annotated[int, Field(ge=0, le=10_000)] = 6
 
 
 class MirrorSection(Section):

@@ -60,6 +60,8 @@ async def _shut_out(conn: Connection, doing: str, wait_ms: int) -> bool:
 
 # ------------------------------------------------------------------------------------------------ configuration
 
+# All of them, by name: nobody else writes a limit between the question whether ours is lower and the write.
+LOCK_LANES = "SELECT FROM lane ORDER BY name FOR NO KEY UPDATE"
 # A claim under way goes by the limit it has read.
 TIGHTENS = """
 SELECT EXISTS (
@@ -110,17 +112,28 @@ async def sync_lanes(conn: Connection, lanes: Sequence[Lane]) -> list[str]:
     doing = "writing the configured lanes"
     limits = {"names": [lane.name for lane in lanes], "limits": [lane.max_running for lane in lanes]}
     with translate(doing):
-        row = await (await conn.execute(TIGHTENS, limits)).fetchone()
-        around = no_claims(conn, doing) if row and row[0] else transaction(conn, doing)
-        async with around:
-            # By name, in the order of locks; children_of_plan may point ahead, its key is deferred.
-            for position, lane in sorted(enumerate(lanes), key=lambda at: at[1].name):
-                await conn.execute(CONFIGURE_LANE, _configured(lane, position))
-            names = [lane.name for lane in lanes]
-            closed = [str(name) async for (name,) in await conn.execute(CLOSE_LANES, {"names": names})]
-            await conn.execute(OPENED, {"names": names})
+        closed = None
+        async with transaction(conn, doing):
+            await conn.execute(LOCK_LANES)
+            row = await (await conn.execute(TIGHTENS, limits)).fetchone()
+            if row and not row[0]:
+                closed = await _configure(conn, lanes)
+        if closed is None:
+            # The barrier comes before any lane in the order of locks.
+            async with no_claims(conn, doing):
+                closed = await _configure(conn, lanes)
         await conn.execute(PARK_SPENT)
     return sorted(closed)
+
+
+async def _configure(conn: Connection, lanes: Sequence[Lane]) -> list[str]:
+    # By name, in the order of locks; children_of_plan may point ahead, its key is deferred.
+    for position, lane in sorted(enumerate(lanes), key=lambda at: at[1].name):
+        await conn.execute(CONFIGURE_LANE, _configured(lane, position))
+    names = [lane.name for lane in lanes]
+    closed = [str(name) async for (name,) in await conn.execute(CLOSE_LANES, {"names": names})]
+    await conn.execute(OPENED, {"names": names})
+    return closed
 
 
 def _configured(lane: Lane, position: int) -> dict[str, object]:
