@@ -336,6 +336,7 @@ def test_lanes_must_fit_together(write: Write) -> None:
         ("max_running = 0", "greater than or equal to 1"),
         ("max_usd = 0", "greater than 0"),
         ("max_usd = 2000000", "less than or equal to 1000000"),
+        ("max_running = 3000000000", "less than or equal to 10000"),
         ("max_usd = nan", "finite number"),
         ("max_usd = 1\nreserve_usd = 2", "reserve_usd (2) is more than max_usd (1)"),
         ("reserve_usd = 2", "reserve_usd (2) is kept back from max_usd, which is not set"),
