@@ -84,7 +84,14 @@ class RateLimited(ForgeUnavailable):
 
 
 class ForgeDenied(ForgeError):
-    """401 or 403: the token is bad, its scope or its user's rights do not reach."""
+    """401 or 403: the token is bad, its scope or its user's rights do not reach.
+
+    `scopes`: one of them is what the token lacks, in the forge's words and for people; empty when it did not say.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, scopes: tuple[str, ...] = ()) -> None:
+        super().__init__(message, status=status)
+        self.scopes = scopes
 
 
 class NotFound(ForgeError):

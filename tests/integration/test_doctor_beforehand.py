@@ -7,7 +7,7 @@ import pytest
 from tests.support.forges import *  # noqa: F403 - the fixtures
 from tests.support.forges import Stage
 from tireless.domain.issue import RepoRef
-from tireless.domain.labels import LabelScheme
+from tireless.domain.labels import LabelScheme, label_specs
 from tireless.forge.base import Forge
 from tireless.forge.gitea import GiteaForge
 from tireless.forge.person import make_token
@@ -21,7 +21,7 @@ async def found(
 ) -> dict[str, Finding]:
     """The findings about scopes and people, by code."""
     expected = Expected(LabelScheme(), (), allow, who)
-    codes = ("token_cannot_write", "writers_not_shown", "askers_not_shown")
+    codes = ("token_cannot_write", "writers_not_shown", "askers_not_shown", "repository_denied", "repository_ready")
     findings = [each for each in await check_forge(forge, repositories, expected) if each.code in codes]
     assert len({each.code for each in findings}) == len(findings)
     return {each.code: each for each in findings}
@@ -44,6 +44,28 @@ async def test_a_scope_to_write_that_the_token_lacks_is_named(
     finding = (await found(narrow, stage.repo))["token_cannot_write"]
     assert (finding.level, finding.subject) == ("fault", f"forge {narrow.name}")
     assert finding.text.startswith(f"the token lacks {lacks}: make one")
+
+
+async def test_a_scope_to_read_that_the_token_lacks_is_named_first(stage: Stage) -> None:
+    """Not the rights of the bot's user, which are not what is missing."""
+    who = {"login": stage.bot.login, "password": stage.bot.password}
+    scopes = ["write:issue", "write:repository", "read:user"]
+    narrow = stage.with_token(await make_token(stage.url, **who, name="narrow", scopes=scopes))
+    denied = (await found(narrow, stage.repo))["repository_denied"]
+    assert denied.text.startswith("the token lacks read:organization: make one")
+    assert "write access" not in denied.text
+
+
+async def test_a_repository_is_called_writable_only_where_the_token_writes(stage: Stage, forge: GiteaForge) -> None:
+    """The bot's user may write there; whether its token does is asked as well."""
+    for spec in label_specs(LabelScheme(), ()):
+        await forge.create_label(stage.repo, spec)
+    assert (await found(forge, stage.repo))["repository_ready"].text == "readable, writable, labels in place"
+    who = {"login": stage.bot.login, "password": stage.bot.password}
+    reading = stage.with_token(await make_token(stage.url, **who, name="reading", scopes=READS))
+    told = await found(reading, stage.repo)
+    assert told["repository_ready"].text == "readable, labels in place"
+    assert told["token_cannot_write"].level == "fault"
 
 
 async def test_a_token_that_may_write_is_not_complained_of(stage: Stage, forge: GiteaForge) -> None:

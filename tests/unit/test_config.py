@@ -299,6 +299,19 @@ def test_an_environment_variable_that_sets_nothing_is_a_fault(write: Write, monk
     ]
 
 
+def test_an_empty_environment_variable_counts_as_not_set(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it would set: numbers, words, lists and whole sections; the file holds, else the default."""
+    names = ("LIMITS__MAX_REQUESTS_PER_ISSUE_PER_HOUR", "POLL__INTERVAL", "LANES__A__COMMAND", "DATABASE", "CONFIG")
+    for name in (*names, "POLL__INTERVL", "DATABSE__URL"):
+        monkeypatch.setenv(f"TIRELESS_{name}", "")
+    path = write("[poll]\ninterval='5m'\n[limits]\nmax_requests_per_issue_per_hour=3\n[lanes.a]\ncommand=['agent']\n")
+    settings = load(path)
+    assert settings.limits.max_requests_per_issue_per_hour == 3
+    assert settings.poll.interval == timedelta(minutes=5)
+    assert settings.lanes["a"].command == ("agent",)
+    assert load(None).poll.interval == timedelta(seconds=60)
+
+
 def test_environment_that_is_no_json_is_a_fault(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list given as plain words is a fault of the report, not a traceback."""
     monkeypatch.setenv("TIRELESS_LANES__A__COMMAND", "agent --quiet")

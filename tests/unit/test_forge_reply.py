@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -102,6 +103,23 @@ def test_messages_quote_the_forge_in_one_line() -> None:
     assert len(said) < 400
     assert "<html" not in str(error_of(_answer(502, b"<html><body>nginx"), excerpt))
     assert "***" in str(error_of(_answer(422, b"see token s3cret"), lambda text: text.replace("s3cret", "***")))
+
+
+@pytest.mark.parametrize(
+    ("said", "scopes"),
+    [
+        ("required scope(s), required=[read:organization], token scope=write:issue", ("read:organization",)),
+        ("required=[read:issue, write:issue]", ("read:issue", "write:issue")),
+        ("required=[]", ()),
+        ("required=[<b>@all</b>]", ()),
+        ("user should have a permission to write to a repo", ()),
+    ],
+)
+def test_the_scopes_a_refusal_names_are_kept_for_people(said: str, scopes: tuple[str, ...]) -> None:
+    """Only what looks like scopes; none where the forge speaks of the user's rights."""
+    error = error_of(_answer(403, json.dumps({"message": said}).encode()), excerpt)
+    assert isinstance(error, ForgeDenied)
+    assert error.scopes == scopes
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"{", b"nan nan", b"\xff\xfe", b"[" * 100_000])

@@ -226,9 +226,12 @@ def password_of(address: str) -> str | None:
 
 
 def _unknown_environment() -> Iterator[str]:
-    """TIRELESS_X__Y of a section that does not exist; other TIRELESS_ names belong to agents and are left alone."""
+    """TIRELESS_X__Y of a section that does not exist; other TIRELESS_ names belong to agents and are left alone.
+
+    An empty one counts as not set, here as where it would set a key.
+    """
     for name in sorted(os.environ):
-        if name.startswith(ENV_PREFIX) and "__" in name:
+        if name.startswith(ENV_PREFIX) and "__" in name and os.environ[name]:
             section = name.removeprefix(ENV_PREFIX).partition("__")[0].lower()
             if section not in Settings.model_fields:
                 yield f"the environment variable {name} sets nothing: {_nearest(section, list(Settings.model_fields))}"

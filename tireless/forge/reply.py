@@ -103,7 +103,9 @@ def error_of(answer: Answer, clean: Callable[[str], str]) -> ForgeError:
         case 401:
             return ForgeDenied(f"{head}; the token is wrong or revoked: make a new one", status=status)
         case 403:
-            return ForgeDenied(f"{head}; the token's scopes or its user's rights do not reach", status=status)
+            return ForgeDenied(
+                f"{head}; the token's scopes or its user's rights do not reach", status=status, scopes=_scopes(said)
+            )
         case 404:
             return NotFound(f"{head}; it is not there, or this token may not see it", status=status)
         case 429 | 503:
@@ -119,6 +121,12 @@ def error_of(answer: Answer, clean: Callable[[str], str]) -> ForgeError:
             return ForgeRejected(f"{head}; it understood the call and refused it", status=status)
         case _:
             return ForgeGarbled(f"{head}, which means nothing here", status=status)
+
+
+def _scopes(said: str) -> tuple[str, ...]:
+    """The scopes that Gitea and Forgejo say would have done, for people: `required=[read:organization]`."""
+    found = re.search(r"required=\[([a-z:, ]{1,200})\]", said)
+    return tuple(found[1].replace(",", " ").split()) if found else ()
 
 
 def _moved_to(location: str) -> tuple[str, str] | None:

@@ -103,7 +103,8 @@ class Forge:
         doer, token = identity if identity is not None else (None, None)
         category = rights.scope_of(request.url.path.removeprefix(API))
         if not rights.in_scope(token, request.method, category):
-            raise Refusal(403, f"token does not have at least one of required scope(s), required=[{category}]")
+            scope = f"{'read' if request.method in ('GET', 'HEAD') else 'write'}:{category}"
+            raise Refusal(403, f"token does not have at least one of required scope(s), required=[{scope}]")
         if doer is None and request.method not in ("GET", "HEAD"):
             raise Refusal(401, "token is required")
         call = Call(self.world, self.git, request, doer, token, await _body(request))

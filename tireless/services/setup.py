@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tireless.domain.issue import RepoRef, Repository
@@ -19,6 +19,8 @@ from tireless.forge.base import About, Forge
 
 SCOPES = "write:issue, write:repository, read:organization, read:user"
 """What the bot's token needs."""
+
+_READY, _READABLE = "readable, writable, labels in place", "readable, labels in place"
 
 _AT_ONCE = 4
 _OF_OWNERS = ("writers_not_shown", "askers_not_shown")
@@ -77,7 +79,10 @@ async def check_forge(forge: Forge, repositories: Sequence[RepoRef], expected: E
 
     for found in await asyncio.gather(*(one(repo) for repo in repositories)):
         findings.extend(found)
-    return (*gathered(findings), *await check_scopes(forge, repositories))
+    if lacking := await check_scopes(forge, repositories):
+        # The user may write, this token may not.
+        findings = [replace(each, text=_READABLE) if each.code == "repository_ready" else each for each in findings]
+    return (*gathered(findings), *lacking)
 
 
 async def check_scopes(forge: Forge, repositories: Sequence[RepoRef]) -> tuple[Finding, ...]:
@@ -170,10 +175,13 @@ async def check_repository(forge: Forge, repo: RepoRef, about: About, expected: 
         return (Finding(Level.FAULT, "repository_moved", subject, f"{error}; write the new name"),)
     except ForgeDenied as error:
         text = f"{error}; give the bot's user write access, its token the scopes {SCOPES}"
+        if error.scopes:
+            lacks = " or ".join(error.scopes)
+            text = f"the token lacks {lacks}: make one for the bot's user with the scopes {SCOPES} ({error})"
         return (Finding(Level.FAULT, "repository_denied", subject, text),)
     except ForgeError as error:
         return (Finding(Level.FAULT, "repository_unanswered", subject, str(error)),)
-    ready = Finding(Level.FINE, "repository_ready", subject, "readable, writable, labels in place")
+    ready = Finding(Level.FINE, "repository_ready", subject, _READY)
     return (*findings, *([] if any(each.code not in _OF_OWNERS for each in findings) else [ready]))
 
 
