@@ -10,6 +10,7 @@ from tireless.app.database import existing_url
 from tireless.app.forges import configured_repositories, open_forges
 from tireless.cli.frame import Frame, pass_frame, printing, run
 from tireless.cli.setup import remarks
+from tireless.cli.words import held, how_to_end
 from tireless.config import Settings
 from tireless.domain.issue import RepoRef
 from tireless.errors import ConfigError, TirelessError
@@ -87,6 +88,9 @@ async def _rows(url: str, watched: list[RepoRef]) -> list[Finding]:
                 f"{lane.name}`): configure it again, or `tireless jobs reroute JOB LANE`"
             )
             found.append(Finding(Level.FAULT, "lane_closed", f"lane {lane.name}", text))
+        for hold in lane.holds if lane.configured else ():
+            text = f"{held(hold)}; {how_to_end(hold)}"
+            found.append(Finding(Level.REMARK, "lane_held", f"lane {lane.name}", text))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tireless.cli.frame import Frame, database, pass_frame, printing, run
-from tireless.cli.words import issue
+from tireless.cli.words import how_to_end, issue, why_held
 from tireless.domain.gates import Judged
 from tireless.store import inspect
 from tireless.store.inspect import Explanation
@@ -66,6 +66,7 @@ def _data(found: Explanation) -> dict[str, object]:
         "place": found.place,
         "runners": found.runners,
         "held_hosts": found.held_hosts,
+        "setup_holds": found.setup_holds,
         "warnings": found.warnings,
         "gates": gates,
     }
@@ -79,7 +80,8 @@ def _told(found: Explanation, *, everything: bool) -> str:
         lines.append(f"job {found.job_id}: {found.state}{reason}, {found.kind}, lane {found.lane}")
     lines += ["", _sum(found)]
     lines += [f"warning: {each}" for each in found.warnings]
-    lines += [f"the lane cannot be started on {host}" for host in found.held_hosts]
+    if not any(each.passed is False and "hosts" in each.details for each in found.gates):
+        lines += [f"the lane cannot be started {why_held(hold)}; {how_to_end(hold)}" for hold in found.setup_holds]
     reached = [each for each in found.gates if everything or each.passed is not None]
     lines += ["", *(_gate(each) for each in reached)]
     if left := len(found.gates) - len(reached):

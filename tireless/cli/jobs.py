@@ -149,7 +149,7 @@ def _facts(job: JobRow) -> list[tuple[str, object]]:
 
 def _cost(job: JobRow) -> str | None:
     """What its agents said they used, and how far its cap is away; None where neither is known."""
-    said = [f"{job.runs} runs"]
+    said = [f"{job.runs} run{'s' if job.runs != 1 else ''}"]
     if job.input_tokens is not None or job.output_tokens is not None:
         said.append(f"{job.input_tokens or 0} tokens in, {job.output_tokens or 0} out")
     if job.usd is not None:

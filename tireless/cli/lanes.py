@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import click
 
 from tireless.cli.frame import Frame, database, pass_frame, printing, run, table
-from tireless.cli.words import duration, operator
+from tireless.cli.words import duration, held, how_to_end, operator
 from tireless.store import steer
 from tireless.store.db import Connection, clock
-from tireless.store.lanes import HoldRow, LaneRow, lane_rows
+from tireless.store.lanes import HoldRow, LaneRow, hold_rows, lane_rows
 
 _DRAIN_LOOK_S = 1.0
 
@@ -44,14 +44,8 @@ def _state(row: LaneRow) -> str:
     if not row.configured:
         return "closed: gone from the configuration"
     if row.holds:
-        return "; ".join(_held(hold) for hold in row.holds)
+        return "; ".join(held(hold) for hold in row.holds)
     return "probing" if row.probing else "open"
-
-
-def _held(hold: HoldRow) -> str:
-    where = f" on {hold.host}" if hold.host else ""
-    until = f" until {hold.until:%Y-%m-%d %H:%M:%S} UTC" if hold.until else ""
-    return f"held{where} by {hold.held_by} ({hold.source}){until}: {hold.reason}"
 
 
 @lanes.command("hold")
@@ -106,16 +100,31 @@ async def _drain(frame: Frame, lane: str, reason: str) -> None:
     show_default=True,
     help="Whose hold; after a quota or breaker hold one job goes first, as a probe.",
 )
-@click.option("--host", default="", help="The host of a setup hold.")
+@click.option("--host", default="", help="The host of a setup hold. [default: all of them]")
 @printing
 @pass_frame
 def release(frame: Frame, lane: str, source: str, host: str) -> None:
-    """Take one hold off LANE. Others on it stay."""
-    ended = run(_release(frame, lane, source, host))
-    text = f"lane {lane}: the {source} hold is gone" if ended else f"lane {lane} had no {source} hold"
-    frame.show({"lane": lane, "source": source, "released": ended}, text)
+    """Take one hold off LANE, or the setup holds of all hosts. Others on it stay, and are named."""
+    if host and source != "setup":
+        raise click.UsageError("--host is for setup holds, the only ones of one host: write --source setup as well")
+    hosts, left = run(_release(frame, lane, source, host))
+    named = f" on {', '.join(hosts)}" if any(hosts) else ""
+    text = f"lane {lane}: the {source} hold{named} is gone"
+    if not hosts:
+        text = f"lane {lane} had no {source} hold{f' on {host}' if host else ''}"
+    if left:
+        text = "\n".join([f"{text}; it stays held:", *(f"  {held(hold)}; {how_to_end(hold)}" for hold in left)])
+    data = {"lane": lane, "source": source, "released": bool(hosts), "hosts": list(filter(None, hosts)), "holds": left}
+    frame.show(data, text)
 
 
-async def _release(frame: Frame, lane: str, source: str, host: str) -> bool:
+async def _release(frame: Frame, lane: str, source: str, host: str) -> tuple[list[str], list[HoldRow]]:
+    """The hosts ('': all alike) whose hold ended, and the holds that stay."""
     async with database(frame) as conn:
-        return await steer.release(conn, lane, operator(), source=source, host=host)
+        hosts = [host]
+        if source == "setup" and not host:
+            found = await hold_rows(conn, lane)
+            # Where there is none, the lane may not be known either: `release` says so.
+            hosts = [hold.host for hold in found if hold.source == "setup"] or [""]
+        ended = [each for each in hosts if await steer.release(conn, lane, operator(), source=source, host=each)]
+        return ended, await hold_rows(conn, lane)

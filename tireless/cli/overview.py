@@ -10,6 +10,7 @@ import click
 
 from tireless.cli.frame import Frame, database, pass_frame, plain, printing, run, table
 from tireless.cli.jobs import event
+from tireless.cli.words import job_number
 from tireless.store import inspect
 from tireless.store.inspect import Cost, EventRow, RunnerRow, Stats, UsageSums
 
@@ -75,7 +76,7 @@ def _number(value: float | None) -> str:
 
 
 @click.command("events")
-@click.option("--job", type=click.IntRange(min=1), help="Of this job only.")
+@click.option("--job", callback=job_number, metavar="JOB", help="Of this job only.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="The last so many.")
 @click.option("-f", "--follow", is_flag=True, help="Go on; with --json one object a line.")
 @printing

@@ -8,14 +8,14 @@ from typing import TypeVar
 import click
 
 from tireless.cli.frame import Frame, database, pass_frame, printing, run
-from tireless.cli.words import operator
+from tireless.cli.words import job_number, operator
 from tireless.store import steer
 from tireless.store.db import Connection
 from tireless.store.steer import Cancelling
 
 T = TypeVar("T")
 
-JOB = click.argument("job", type=click.IntRange(min=1))
+JOB = click.argument("job", callback=job_number)
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 
 

@@ -1,4 +1,4 @@
-"""What operators type as arguments: durations, issues, repositories; and who they are."""
+"""What operators type and are told: durations, issues, repositories, jobs, holds of lanes; and who they are."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from datetime import timedelta
 import click
 
 from tireless.config import Settings, parse_duration
+from tireless.domain.gates import release_command
 from tireless.errors import UsageError
+from tireless.store.lanes import HoldRow
 
 _REPOSITORY = re.compile(r"(?:(?P<forge>[a-z0-9][a-z0-9_-]*):)?(?P<owner>[A-Za-z0-9._-]+)/(?P<name>[A-Za-z0-9._-]+)")
 _ISSUE = re.compile(_REPOSITORY.pattern + "#(?P<number>[1-9][0-9]{0,8})")
+_JOB = re.compile("[1-9][0-9]{0,17}")
 
 
 def duration(_ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
@@ -24,6 +27,15 @@ def duration(_ctx: click.Context, param: click.Parameter, value: str | None) -> 
         return parse_duration(value)
     except ValueError as error:
         raise click.BadParameter(str(error), param=param) from None
+
+
+def job_number(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A callback: a job's number; who gives an issue instead is told where the numbers of its jobs are."""
+    if value is None or _JOB.fullmatch(value):
+        return None if value is None else int(value)
+    of_issue = f" --issue {value}" if _ISSUE.fullmatch(value) else ""
+    said = f"{value!r} is not the number of a job: see `tireless jobs ls{of_issue}`"
+    raise click.BadParameter(said, param=param)
 
 
 def repository(text: str) -> tuple[str | None, str, str]:
@@ -40,6 +52,26 @@ def issue(text: str) -> tuple[str | None, str, str, int]:
     if found is None:
         raise click.UsageError(f"{text!r} is no issue: write OWNER/REPO#N")
     return found["forge"], found["owner"], found["name"], int(found["number"])
+
+
+def why_held(hold: HoldRow) -> str:
+    """Where, until when and why a lane is held, after words that say what of it is."""
+    where = f"on {hold.host} " if hold.host else ""
+    until = f"until {hold.until:%Y-%m-%d %H:%M:%S} UTC" if hold.until else "until it is released"
+    return f"{where}{until}: {hold.reason.rstrip('.')}"
+
+
+def held(hold: HoldRow) -> str:
+    """A hold in one line, without what ends it."""
+    where = f" on {hold.host}" if hold.host else ""
+    until = f" until {hold.until:%Y-%m-%d %H:%M:%S} UTC" if hold.until else ""
+    return f"held{where} by {hold.held_by} ({hold.source}){until}: {hold.reason.rstrip('.')}"
+
+
+def how_to_end(hold: HoldRow) -> str:
+    """What an operator does to end a hold."""
+    first = "correct it there, then" if hold.source == "setup" else "to end it:"
+    return f"{first} `{release_command(hold.lane, hold.source, hold.host)}`"
 
 
 def operator() -> str:

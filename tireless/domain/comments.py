@@ -246,11 +246,9 @@ def _waiting(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
     """The gate's own words, with what this job adds to them."""
     # A job waits `cannot_tell` where its repository cannot be read; of an issue it means that nobody knows who asked.
     code = "unreadable" if job.reason == Wait.CANNOT_TELL else job.reason or ""
-    said, step = triage_sentence(code, {"waits_for": list(job.waits_for)}, voice.scheme)
+    said, step = triage_sentence(code, {"waits_for": list(job.waits_for), "job": job.id}, voice.scheme)
     if job.not_before is not None:
         said += f" It goes on after {shown_time(job.not_before)}."
-    if job.reason in set(Parked):
-        step = f"{step.rstrip('.')}; or an operator runs `tireless jobs approve {job.id}`."
     match job.reason:
         case Parked.NEEDS_INPUT | Parked.NO_PROGRESS | Parked.BUDGET_EXHAUSTED | Parked.ASKED_TOO_OFTEN:
             return said, step, job.question

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tireless.domain.job import Parked
 from tireless.domain.labels import LabelScheme
 
 Details: TypeAlias = Mapping[str, object]
@@ -101,9 +102,30 @@ class Judged:
 
 
 def triage_sentence(code: str, details: Details, scheme: LabelScheme) -> tuple[str, str]:
-    """What a reason code means, and what a person can do now. Labels and names stand in backquotes."""
+    """What a reason code means, and what a person can do now. Labels and names stand in backquotes.
+
+    With a `job` among the details what parks that job says how an operator lets it go on.
+    """
     say = _SAYINGS.get(code)
-    return say(details, scheme) if say is not None else (f"The reason is `{code}`.", "")
+    if say is None:
+        return f"The reason is `{code}`.", ""
+    said, then = say(details, scheme)
+    if code in _PARKED and details.get("job"):
+        then = f"{then.rstrip('.')}; or an operator runs `tireless jobs approve {details['job']}`."
+    return said, then
+
+
+_PARKED = frozenset(Parked)
+
+
+def release_command(lane: str, source: str, host: str = "") -> str:
+    """What an operator types to end one hold of a lane; of a setup hold without host: those of every host."""
+    words = ["tireless lanes release", lane]
+    if source != "operator":
+        words.append(f"--source {source}")
+    if host:
+        words.append(f"--host {host}")
+    return " ".join(words)
 
 
 def warning_sentences(details: Details, scheme: LabelScheme) -> list[str]:
@@ -182,12 +204,28 @@ def _absorbed(said: Details, scheme: LabelScheme) -> tuple[str, str]:
 
 
 def _held(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
+    hosts = said.get("hosts")
+    if isinstance(hosts, Sequence):
+        return _held_everywhere(str(said.get("lane", "LANE")), hosts)
     by = f" by `{said['by']}`" if said.get("by") else ""
     why = f": {said['reason']}" if said.get("reason") else ""
     until = f" It ends at {said['until']}." if said.get("until") else ""
     lane = said.get("lane", "LANE")
     step = f"`tireless lanes release {lane}`" if said.get("source") == "operator" else "see `tireless lanes ls`; wait"
     return f"The lane `{lane}` is held ({said.get('source')}){by}{why}.{until}", f"{step}."
+
+
+def _held_everywhere(lane: str, hosts: Sequence[Mapping[str, object]]) -> tuple[str, str]:
+    """Every host that has a runner of the lane has a setup hold of its own."""
+    each = [
+        f"on `{one['host']}`: {str(one['reason']).rstrip('.')}" + (f" (until {one['until']})" if one["until"] else "")
+        for one in hosts
+    ]
+    command = release_command(lane, "setup", str(hosts[0]["host"]) if len(hosts) == 1 else "")
+    return (
+        f"The lane `{lane}` cannot be started where its runners are, {'; '.join(each)}.",
+        f"correct it there, then `{command}`; else it is tried again when the hold ends.",
+    )
 
 
 def _unreadable(said: Details, _scheme: LabelScheme) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
@@ -15,6 +15,7 @@ from tireless.domain.labels import LabelScheme
 from tireless.errors import UsageError
 from tireless.store.db import Connection, translate
 from tireless.store.inspect_places import ALIVE_S
+from tireless.store.lanes import HoldRow, hold_rows
 
 _JOB_GATES = frozenset(gate.code for gate in GATES[[gate.code for gate in GATES].index("ended") :])
 
@@ -42,9 +43,14 @@ class Explanation:
     first: Judged | None
     place: int | None
     runners: int
-    held_hosts: tuple[str, ...]
-    """Hosts on which the lane cannot be started."""
+    setup_holds: tuple[HoldRow, ...]
+    """Why the lane cannot be started on some hosts; in the way only where every living runner is on one of them."""
     warnings: tuple[str, ...]
+
+    @property
+    def held_hosts(self) -> tuple[str, ...]:
+        """Hosts on which the lane cannot be started."""
+        return tuple(hold.host for hold in self.setup_holds)
 
 
 REPOSITORY = """
@@ -61,7 +67,7 @@ SELECT i.id, i.title, i.url, i.open, i.asked, i.triage_code, i.triage_details,
 NEWEST_JOB = """
 SELECT j.id, j.state, j.reason, j.kind, j.lane, j.parked, j.hold, j.waits_for, j.repository_full, j.day_limit,
        j.not_before, j.not_before_reason, j.attempts >= j.max_attempts AS spent, j.priority, j.turn,
-       g.gate, g.hold_source, g.hold_reason, g.hold_until, g.hold_by, g.held_hosts,
+       g.gate, g.hold_source, g.hold_reason, g.hold_until, g.hold_by,
        (SELECT coalesce(jsonb_agg(o.details ORDER BY o.id), '[]') FROM job_event o
          WHERE o.job_id = j.id AND o.what = 'left_open') AS left_open
   FROM job j LEFT JOIN job_gate g ON g.job_id = j.id
@@ -74,7 +80,7 @@ SELECT count(*) FROM job j
    AND (j.priority > %(priority)s OR (j.priority = %(priority)s AND (j.turn, j.id) < (%(turn)s, %(id)s)))
 """
 SERVING = """
-SELECT count(*) FROM runner u
+SELECT u.host FROM runner u
  WHERE %(lane)s = ANY (u.lanes) AND u.seen_at > clock_timestamp() - make_interval(secs => %(alive_s)s::float8)
 """
 
@@ -93,8 +99,13 @@ async def explain(
         issue = await _one(conn, ISSUE, {"repository_id": place["id"], "number": number}) if place else None
         job = await _one(conn, NEWEST_JOB, {"issue_id": issue["id"]}) if issue else None
         ahead = await _count(conn, AHEAD, job) if job is not None and job["state"] == "pending" else None
-        runners = await _count(conn, SERVING, {"lane": job["lane"], "alive_s": ALIVE_S}) if job is not None else 0
-    failing = _failing(place, issue, job, runners)
+        serving = await _all(conn, SERVING, {"lane": job["lane"], "alive_s": ALIVE_S}) if job is not None else []
+        queued = job is not None and job["state"] in ("pending", "waiting")
+        holds = await hold_rows(conn, job["lane"]) if job is not None and queued else []
+    setup_holds = tuple(hold for hold in holds if hold.source == "setup")
+    failing = _failing(place, issue, job, len(serving))
+    if job is not None and job["state"] == "pending" and "lane_held" not in failing:
+        failing |= _held_everywhere(job["lane"], setup_holds, {row["host"] for row in serving})
     gates = _judged(failing, scheme, has_live_job=job is not None and "ended" not in failing)
     details: Details = issue["triage_details"] if issue else {}
     return Explanation(
@@ -112,8 +123,8 @@ async def explain(
         gates=gates,
         first=next((one for one in gates if one.passed is False and one.gate.blocking), None),
         place=None if ahead is None else ahead + 1,
-        runners=runners,
-        held_hosts=tuple(job["held_hosts"] or ()) if job else (),
+        runners=len(serving),
+        setup_holds=setup_holds,
         warnings=(*warning_sentences(details, scheme), *_left_open(job)),
     )
 
@@ -160,7 +171,7 @@ def _of_live_job(job: DictRow) -> dict[str, Details]:
         return {"publishing": {}}
     failing: dict[str, Details] = {}
     if job["parked"] is not None:
-        failing[job["parked"]] = {}
+        failing[job["parked"]] = {"job": job["id"]}
     if job["hold"]:
         failing["on_hold"] = {}
     if job["waits_for"]:
@@ -184,6 +195,15 @@ def _of_live_job(job: DictRow) -> dict[str, Details]:
     elif gate is not None and gate not in ("untracked", "cannot_tell"):
         failing.setdefault(gate, {"lane": job["lane"]})
     return failing
+
+
+def _held_everywhere(lane: str, holds: Sequence[HoldRow], hosts: set[str]) -> dict[str, Details]:
+    """The gate of the setup holds, where no host that has a living runner of the lane is without one."""
+    theirs = [hold for hold in holds if hold.host in hosts]
+    if not hosts or len(theirs) < len(hosts):
+        return {}
+    told = [{"host": hold.host, "reason": hold.reason, "until": _shown(hold.until)} for hold in theirs]
+    return {"lane_held": {"lane": lane, "source": "setup", "hosts": told}}
 
 
 def _judged(failing: Mapping[str, Details], scheme: LabelScheme, *, has_live_job: bool) -> tuple[Judged, ...]:

@@ -216,15 +216,21 @@ SELECT l.name, l.position, l.kinds, l.is_default, l.configured, l.lease_s, l.max
 """
 HOLDS = """
 SELECT h.lane, h.source, h.host, h.until, h.reason, h.held_by, h.job_id, h.began_at
-  FROM lane_hold h ORDER BY h.lane, h.source, h.host
+  FROM lane_hold h WHERE %(lane)s::text IS NULL OR h.lane = %(lane)s ORDER BY h.lane, h.source, h.host
 """
+
+
+async def hold_rows(conn: Connection, lane: str | None = None) -> list[HoldRow]:
+    """The holds of one lane, or of all."""
+    with translate("reading the holds of lanes"):
+        async with conn.cursor(row_factory=class_row(HoldRow)) as cursor:
+            return await (await cursor.execute(HOLDS, {"lane": lane})).fetchall()
 
 
 async def lane_rows(conn: Connection) -> list[LaneRow]:
     """Every lane, the configured ones first and in their order."""
+    holds = await hold_rows(conn)
     with translate("reading the lanes"):
-        async with conn.cursor(row_factory=class_row(HoldRow)) as cursor:
-            holds = await (await cursor.execute(HOLDS)).fetchall()
         async with conn.cursor(row_factory=dict_row) as rows:
             found = await (await rows.execute(LANES)).fetchall()
     return [LaneRow(**row, holds=[hold for hold in holds if hold.lane == row["name"]]) for row in found]
