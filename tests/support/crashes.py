@@ -20,7 +20,7 @@ CROWD = (*(replace(PAIR[0], title=f"Sort widgets by {size}") for size in ("heigh
 """After its result was pushed a runner's death ends an attempt for good: a job for each effect from there on."""
 
 _CLAIMED = """
-SELECT i.number, j.kind, a.recorded_at IS NOT NULL, a.branch, a.commit_sha
+SELECT a.id, i.number, j.kind, a.recorded_at IS NOT NULL, a.branch, a.commit_sha
   FROM job j JOIN issue i ON i.id = j.issue_id JOIN attempt a ON a.job_id = j.id AND a.claim_no = j.claim_no
  WHERE j.state = 'claimed'
 """
@@ -41,6 +41,8 @@ class Story:
     deaths: list[Effect] = field(default_factory=list)
     burned: Counter[int] = field(default_factory=Counter)
     again: Counter[int] = field(default_factory=Counter)
+    counted: set[int] = field(default_factory=set)
+    """Attempts whose runner died: one of them is still claimed when the next runner dies before the sweep."""
 
     async def runs(self, aim: Callable[[Effect], bool]) -> None:
         """To its end, each process that dies replaced; then everything is as if nobody had died."""
@@ -85,7 +87,11 @@ class Story:
 
     async def _count(self) -> None:
         """What the death of a runner cost: an attempt before its result was recorded, a run before it was pushed."""
-        for number, kind, recorded, branch, commit in await (await self.place.conn.execute(_CLAIMED)).fetchall():
+        claimed = await (await self.place.conn.execute(_CLAIMED)).fetchall()
+        for attempt, number, kind, recorded, branch, commit in claimed:
+            if attempt in self.counted:
+                continue
+            self.counted.add(attempt)
             there = kind == "plan" or self.place.branches().get(branch) == commit
             self.burned[number] += not recorded
             self.again[number] += not (recorded and there)
