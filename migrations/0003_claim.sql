@@ -1,7 +1,7 @@
 -- How work is taken, ended and taken back: what store/claim.py, settle.py, sweep.py and lanes.py ask of the database
 -- in one round trip, because it counts, or locks more than one row, before it writes.
--- Locks here: the table attempt, latch, repository (by id), plan issue, job, attempt, child, lane (by name), lane_breaker, lane_hold,
--- mirror, look (by number); rows FOR NO KEY UPDATE.
+-- Locks here: the table attempt, latch, places (tried only), repository (by id), plan issue, job, attempt, child,
+-- lane (by name), lane_breaker, lane_hold, mirror, look (by number); rows FOR NO KEY UPDATE.
 -- In a function every statement has a snapshot of its own: what is read after a lock is what the last holder left.
 
 -- The day's runs of a repository that limits them.
@@ -115,8 +115,8 @@ DECLARE
   p     int;
   taken int[] := '{}';
 BEGIN
-  -- A look is old at once: whoever gets none of the places it saw, since others were faster, looks again.
-  FOR look IN 1 .. 5 LOOP
+  -- What was seen is old at once: whoever gets none of it, since others were faster, tries again.
+  FOR round IN 1 .. 5 LOOP
     FOR p IN
       WITH used AS MATERIALIZED (
         SELECT j.claim_place FROM job j WHERE j.state = 'claimed' AND j.lane = of_lane
@@ -159,7 +159,7 @@ CREATE FUNCTION runs_today(of_repository bigint) RETURNS int LANGUAGE sql STABLE
 $$;
 
 -- A repository at its limit: its first pending jobs of a lane step aside, at most `up_to`; the caller holds the
--- repository's lock, or a place freed meanwhile would wake nobody. How many moved; locked ones are left.
+-- repository's lock, or an end in between would wake nobody. How many moved; locked ones are left.
 CREATE FUNCTION rest_repository(of_repository bigint, of_lane text, is_full boolean, is_spent boolean, up_to int)
 RETURNS int LANGUAGE sql AS $$
   WITH first AS MATERIALIZED (
@@ -509,7 +509,7 @@ CREATE FUNCTION settle_claim(
 DECLARE
   j        job;
   a        record;
-  place    record;
+  known    record;
   wakes    text[] := '{tireless_mirror}';
   to_state text := in_to;
   to_code  text := in_code;
@@ -527,14 +527,14 @@ BEGIN
          EXISTS (SELECT FROM lane_breaker k WHERE k.lane = b.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS counted,
          EXISTS (SELECT FROM child c WHERE c.issue_id = b.issue_id AND c.ended_at IS NULL) AS child,
          EXISTS (SELECT FROM child c WHERE c.job_id = b.id) AS plan
-    INTO place
+    INTO known
     FROM job b JOIN repository r ON r.id = b.repository_id JOIN lane l ON l.name = b.lane JOIN issue i ON i.id = b.issue_id
    WHERE b.id = in_job;
-  IF place.limited THEN
-    PERFORM FROM repository r WHERE r.id = place.id FOR NO KEY UPDATE;
+  IF known.limited THEN
+    PERFORM FROM repository r WHERE r.id = known.id FOR NO KEY UPDATE;
   END IF;
-  IF in_to = 'delivered' AND place.child THEN
-    PERFORM lock_plan_of(place.issue_id);
+  IF in_to = 'delivered' AND known.child THEN
+    PERFORM lock_plan_of(known.issue_id);
   END IF;
   SELECT * INTO j FROM job b WHERE b.id = in_job AND b.claim_token = in_token AND b.state = 'claimed' FOR NO KEY UPDATE;
   IF NOT FOUND THEN
@@ -554,7 +554,7 @@ BEGIN
   -- Holds speak of the provider and the host, whatever becomes of the job.
   back := CASE WHEN back_by <> j.given_back_by THEN 1 WHEN back_by IS NOT NULL THEN j.given_back + 1 WHEN in_burns THEN 0
                ELSE j.given_back END;
-  IF place.probes THEN
+  IF known.probes THEN
     UPDATE lane
        SET probing = (in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR in_outcome = 'done' AND in_counts = 0)
                      AND probe_since + probe_lives() > clock_timestamp(),
@@ -564,7 +564,7 @@ BEGIN
   END IF;
   IF in_counts > 0 THEN
     PERFORM count_failure(j, in_policy);
-  ELSIF in_counts < 0 AND place.counted THEN
+  ELSIF in_counts < 0 AND known.counted THEN
     PERFORM FROM lane_breaker WHERE lane = j.lane FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND THEN
       UPDATE lane_breaker SET failures = 0, issues = '{}', opened = 0, quotas = 0 WHERE lane = j.lane;
@@ -634,10 +634,10 @@ BEGIN
           jsonb_build_object('claim_no', j.claim_no, 'outcome', in_outcome, 'burned', in_burns));
 
   IF to_state IN ('delivered', 'failed', 'cancelled') THEN
-    IF place.child OR place.plan THEN
+    IF known.child OR known.plan THEN
       PERFORM jobs_ended(ARRAY[in_job]);
     ELSE
-      PERFORM look_again(place.id, place.number, 'job ended');
+      PERFORM look_again(known.id, known.number, 'job ended');
     END IF;
     wakes := wakes || 'tireless_look'::text;
   ELSIF to_state = 'publishing' THEN
@@ -645,8 +645,8 @@ BEGIN
   ELSIF to_state = 'pending' THEN
     wakes := wakes || ('tireless_lane ' || j.lane);
   END IF;
-  IF place.limited THEN
-    PERFORM wake_repository(place.id, 'runner ' || j.claimed_by);
+  IF known.limited THEN
+    PERFORM wake_repository(known.id, 'runner ' || j.claimed_by);
   END IF;
   IF in_notify THEN
     PERFORM pg_notify(split_part(w, ' ', 1), split_part(w, ' ', 2)) FROM unnest(wakes) AS w;
@@ -731,16 +731,16 @@ END $$;
 CREATE FUNCTION wake_due(up_to int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   due    bigint[];
-  places bigint[];
+  of_repositories bigint[];
   ended  bigint[] := '{}';
   m      record;
   moved  int := 0;
 BEGIN
   -- More than is taken below, so that locked ones do not hide the rest.
-  SELECT array_agg(d.id), array_agg(DISTINCT d.repository_id) INTO due, places FROM (
+  SELECT array_agg(d.id), array_agg(DISTINCT d.repository_id) INTO due, of_repositories FROM (
     SELECT j.id, j.repository_id FROM job j WHERE j.state = 'waiting' AND j.not_before <= clock_timestamp()
      ORDER BY j.not_before, j.id LIMIT up_to * 4) d;
-  PERFORM FROM repository r WHERE r.id = ANY (places) ORDER BY r.id FOR NO KEY UPDATE;
+  PERFORM FROM repository r WHERE r.id = ANY (of_repositories) ORDER BY r.id FOR NO KEY UPDATE;
   FOR m IN
     WITH mine AS MATERIALIZED (
       SELECT j.id, j.attempts >= j.max_attempts AND j.parked IS NULL AND NOT j.hold AND j.waits_for = '{}'
@@ -777,16 +777,16 @@ END $$;
 -- Wake what stepped aside for a limit, wherever there is room again: a new day, a changed limit, a job woken in vain.
 CREATE FUNCTION wake_full() RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
-  place bigint := 0;
-  woken int := 0;
+  reached bigint := 0;
+  woken   int := 0;
 BEGIN
   LOOP
-    SELECT j.repository_id INTO place FROM job j
-     WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) AND j.repository_id > place
+    SELECT j.repository_id INTO reached FROM job j
+     WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) AND j.repository_id > reached
      ORDER BY j.repository_id LIMIT 1;
     EXIT WHEN NOT FOUND;
-    PERFORM FROM repository r WHERE r.id = place FOR NO KEY UPDATE;
-    woken := woken + wake_repository(place, 'sweeper');
+    PERFORM FROM repository r WHERE r.id = reached FOR NO KEY UPDATE;
+    woken := woken + wake_repository(reached, 'sweeper');
   END LOOP;
   RETURN woken;
 END $$;

@@ -82,6 +82,36 @@ async def test_a_claim_that_came_to_nothing_leaves_its_place(dsn: str) -> None:
         assert len(await claim_next(two, ["a"], runner=ME)) == 1
 
 
+# In the middle of take_places: what was seen is no longer so when the place is locked.
+GATE = (
+    "CONTINUE WHEN NOT pg_try_advisory_xact_lock",
+    """IF current_setting('tireless.slow', true) = 'yes' THEN
+          PERFORM set_config('tireless.slow', 'no', true), pg_advisory_xact_lock_shared(777, 778);
+        END IF;
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock""",
+)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_a_place_that_was_taken_since_it_was_seen(dsn: str, limit: int) -> None:
+    """It is looked at again under its lock, and let go of: whoever claims when it is free again gets it."""
+    async with rows.connections(dsn, 4) as (watcher, slow, fast, gate):
+        await queued(watcher, count=4)
+        await rows.lane(watcher, "a", max_running=limit)
+        await rows.rewrite(watcher, "take_places", GATE)
+        await gate.execute("SELECT pg_advisory_lock(777, 778)")
+        async with slow.transaction():
+            await slow.execute("SET LOCAL tireless.slow = 'yes'")
+            late = asyncio.create_task(claim_next(slow, ["a"], runner=ME))
+            await rows.until_blocked(watcher, slow)
+            (first,) = await claim_next(fast, ["a"], runner=ME)
+            await gate.execute("SELECT pg_advisory_unlock(777, 778)")
+            assert len(await late) == limit - 1
+            await end(fast, first)
+            assert len(await claim_next(fast, ["a"], runner=ME)) == 1
+        assert await places(watcher) == [*range(1, limit + 1)]
+
+
 async def test_a_settle_under_way_keeps_its_place(dsn: str) -> None:
     """Until the end has committed its place is taken; then it is free."""
     async with rows.connections(dsn, 2) as (one, two):

@@ -9,25 +9,13 @@ from uuid import uuid4
 import pytest
 
 from tests.support import rows
-from tests.support.cli import Said, inside
+from tests.support.cli import Desk
 from tireless.domain.job import Parked
 from tireless.store.claim import RunnerId, show_runner
 from tireless.store.db import Connection
 
 UNTIL = datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC)
 RELEASE = f"tireless lanes release {rows.LANE}"
-
-
-class Desk:
-    """An operator with nothing but a database URL."""
-
-    def __init__(self, home: Path, dsn: str) -> None:
-        self.home = home
-        self.env = {"TIRELESS_DATABASE__URL": dsn, "SUDO_USER": "olga"}
-
-    async def __call__(self, *words: str | int) -> Said:
-        """Run one command."""
-        return await inside(*map(str, words), home=self.home, env=self.env)
 
 
 @pytest.fixture

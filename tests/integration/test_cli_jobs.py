@@ -8,24 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import rows
-from tests.support.cli import Said, inside, tireless
+from tests.support.cli import Desk, tireless
 from tireless.store.db import Connection
-
-
-class Desk:
-    """An operator with nothing but a database URL."""
-
-    def __init__(self, home: Path, dsn: str) -> None:
-        self.home = home
-        self.env = {"TIRELESS_DATABASE__URL": dsn, "SUDO_USER": "olga"}
-
-    async def __call__(self, *words: str | int) -> Said:
-        """Run one command."""
-        return await inside(*map(str, words), home=self.home, env=self.env)
-
-    async def process(self, *words: str | int) -> Said:
-        """Run one command as a process of its own."""
-        return await tireless(*map(str, words), home=self.home, env=self.env)
 
 
 @pytest.fixture

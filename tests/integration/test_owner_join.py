@@ -91,8 +91,13 @@ async def jobs(made: Herd) -> int:
     return int(str(await rows.value(made.ingest.conn, query)))
 
 
-async def beside_each_other(made: Herd) -> tuple[Ending, Ending]:
+async def beside_each_other(
+    ingest: Ingest, monkeypatch: pytest.MonkeyPatch, mutate: Mutate | None
+) -> tuple[Herd, Ending, Ending]:
     """The late one's list is read, it changes, a search is made, all in one second; how to end poll and search."""
+    made = await late(ingest)
+    if mutate is not None:
+        mutate(monkeypatch)
     loopback, other = made.ingest.loopback, made.another()
     await loopback.advance(90)
     await loopback.call(loopback.world.clock.freeze)
@@ -117,7 +122,7 @@ async def beside_each_other(made: Herd) -> tuple[Ending, Ending]:
         await all_of_them.release()
         await searching
 
-    return end_poll, end_search
+    return made, end_poll, end_search
 
 
 async def test_many_that_join_together_cost_no_search_of_their_own(ingest: Ingest) -> None:
@@ -187,10 +192,7 @@ async def test_none_joins_while_a_search_is_under_way(
     ingest: Ingest, monkeypatch: pytest.MonkeyPatch, mutate: Mutate | None
 ) -> None:
     """A search that has not read it moves the cursor past what changed in the very second of the newest stamp."""
-    made = await late(ingest)
-    if mutate is not None:
-        mutate(monkeypatch)
-    poll, search = await beside_each_other(made)
+    made, poll, search = await beside_each_other(ingest, monkeypatch, mutate)
     await poll()
     assert (LATE in await made.searched()) is (mutate is not None)
     await search()
@@ -203,10 +205,7 @@ async def test_a_search_that_outlived_its_take_is_shut_out(
     ingest: Ingest, monkeypatch: pytest.MonkeyPatch, mutate: Mutate | None
 ) -> None:
     """Its process stood still; a repository has joined that it did not read: it moves nothing any more."""
-    made = await late(ingest)
-    if mutate is not None:
-        mutate(monkeypatch)
-    poll, search = await beside_each_other(made)
+    made, poll, search = await beside_each_other(ingest, monkeypatch, mutate)
     await ingest.conn.execute("UPDATE owner_poll SET take_until = '-infinity' WHERE owner = 'acme'")
     await poll()
     assert LATE in await made.searched()

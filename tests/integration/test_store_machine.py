@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.support.rows import rewrite
 from tests.support.storemachine import StoreMachine, World, close_world, open_world
 from tireless.errors import StoreError
 from tireless.store import claim
-from tireless.store.db import Connection
 
 ENDLESS = os.environ.get("TIRELESS_TEST_STEPS")
 HALF = 10_000
@@ -80,17 +80,6 @@ def test_no_rule_is_broken(world: World, half: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ mutants
-
-
-async def rewrite(conn: Connection, function: str, *changes: tuple[str, str]) -> None:
-    """Replace words of a function of this database, each of which must be there once."""
-    row = await (await conn.execute("SELECT pg_get_functiondef(%(name)s::regproc)", {"name": function})).fetchone()
-    assert row is not None
-    text = row[0]
-    for old, new in changes:
-        assert text.count(old) == 1, f"{function} has {text.count(old)} times: {old}"
-        text = text.replace(old, new)
-    await conn.execute(text.encode())
 
 
 def fence_removed(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,22 +11,11 @@ from psycopg.types.json import Jsonb
 from starlette.requests import Request
 
 from tests.support import rows
-from tests.support.cli import Said, inside
+from tests.support.cli import Desk
 from tireless.store import inspect
 from tireless.store.db import Connection, Pool, clock
 from tireless.store.inspect import Cost
 from tireless.web.metrics import metrics
-
-
-class Desk:
-    """An operator with nothing but a database URL."""
-
-    def __init__(self, home: Path, dsn: str) -> None:
-        self.home, self.env = home, {"TIRELESS_DATABASE__URL": dsn}
-
-    async def __call__(self, *words: str) -> Said:
-        """Run one command."""
-        return await inside(*words, home=self.home, env=self.env)
 
 
 @pytest.fixture

@@ -155,3 +155,19 @@ async def inside(*words: str | Path, home: Path, env: Mapping[str, str] | None =
         return Said(code, out.getvalue(), err.getvalue())
 
     return await asyncio.to_thread(work)
+
+
+class Desk:
+    """An operator with nothing but a database URL."""
+
+    def __init__(self, home: Path, dsn: str) -> None:
+        self.home = home
+        self.env = {"TIRELESS_DATABASE__URL": dsn, "SUDO_USER": "olga"}
+
+    async def __call__(self, *words: str | int) -> Said:
+        """Run one command."""
+        return await inside(*map(str, words), home=self.home, env=self.env)
+
+    async def process(self, *words: str | int) -> Said:
+        """Run one command as a process of its own."""
+        return await tireless(*map(str, words), home=self.home, env=self.env)

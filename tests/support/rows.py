@@ -363,6 +363,17 @@ async def until_blocked(watcher: Connection, waiter: Connection) -> None:
             pass
 
 
+async def rewrite(conn: Connection, function: str, *changes: tuple[str, str]) -> None:
+    """Replace words of a function of this database, each of which must be there once."""
+    row = await (await conn.execute("SELECT pg_get_functiondef(%(name)s::regproc)", {"name": function})).fetchone()
+    assert row is not None
+    text = row[0]
+    for old, new in changes:
+        assert text.count(old) == 1, f"{function} has {text.count(old)} times: {old}"
+        text = text.replace(old, new)
+    await conn.execute(text.encode())
+
+
 def _id(of: dict[str, object]) -> int:
     return _int(of["id"])
 

@@ -63,13 +63,14 @@ class _passing:
 class Process:
     """One line of the process table. `born` tells a reused pid from the one that was meant."""
 
-    __slots__ = ("born", "dead", "group", "parent", "pid", "session")
+    __slots__ = ("born", "dead", "group", "parent", "pid", "session", "stopped")
 
     def __init__(self, pid: int, stat: bytes) -> None:
         # The command's name may hold blanks and parentheses: fields are counted from the last ')'.
         fields = stat[stat.rindex(b")") + 2 :].split()
         self.pid = pid
         self.dead = fields[0] in (b"Z", b"X")
+        self.stopped = fields[0] in (b"T", b"t")
         self.parent, self.group, self.session = int(fields[1]), int(fields[2]), int(fields[3])
         self.born = int(fields[19])
 

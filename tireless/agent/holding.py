@@ -6,6 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from tireless.agent.guard import look_up
+
 _LOCKS = Path("/proc/locks")
 
 
@@ -19,12 +21,9 @@ def stopped_holder(fd: int) -> int | None:
         for line in _LOCKS.read_text().splitlines():
             # "3: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF"; the device there is not always the one stat tells
             words = line.split()
-            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode) and _is_stopped(int(words[4])):
-                return int(words[4])
+            if words[1] != "FLOCK" or words[5].rpartition(":")[2] != str(inode):
+                continue
+            holder = look_up(int(words[4]))
+            if holder is not None and holder.stopped:
+                return holder.pid
     return None
-
-
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    return False

@@ -9,6 +9,7 @@ from tireless.app.serving import build_tracker
 from tireless.cli.frame import Frame, database, database_pool, pass_frame, printing, run, table
 from tireless.cli.words import chosen_forge, repository
 from tireless.domain.issue import RepoRef, Repository
+from tireless.domain.routing import MAX_RUNNING, MAX_RUNS_PER_DAY
 from tireless.errors import ForgeUnavailable
 from tireless.services.tracker import watch
 from tireless.store import inspect
@@ -137,8 +138,12 @@ async def _rm(frame: Frame, ref: RepoRef) -> None:
 
 @repos.command("limit")
 @click.argument("path", metavar="OWNER/REPO")
-@click.option("--running", type=click.IntRange(1, 10_000), metavar="N", help="So many jobs at once, over all lanes.")
-@click.option("--per-day", type=click.IntRange(1, 1_000_000), metavar="N", help="So many runs of it in a day (UTC).")
+@click.option(
+    "--running", type=click.IntRange(1, MAX_RUNNING), metavar="N", help="So many jobs at once, over all lanes."
+)
+@click.option(
+    "--per-day", type=click.IntRange(1, MAX_RUNS_PER_DAY), metavar="N", help="So many runs of it in a day (UTC)."
+)
 @click.option("--none", "unlimited", is_flag=True, help="No limit, whatever the configuration says of all.")
 @click.option("--as-configured", is_flag=True, help="What the configuration says of all.")
 @printing

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from tireless.config.settings import Faults, Section
 from tireless.config.values import ConfigPath, Duration, DurationOrZero, Size, format_duration
 from tireless.domain.job import Kind
-from tireless.domain.routing import Lane
+from tireless.domain.routing import MAX_RUNNING, Lane
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -37,7 +37,7 @@ class LaneSection(Section):
     backoff_max: DurationOrZero = timedelta(minutes=30)
     run_timeout: Duration = timedelta(minutes=90)
     stall_timeout: Duration = timedelta(minutes=10)
-    max_running: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    max_running: Annotated[int, Field(ge=1, le=MAX_RUNNING)] | None = None
     max_usd: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
     reserve_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     command: tuple[str, ...] = ()

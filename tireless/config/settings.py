@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, fi
 from tireless.config.values import ConfigPath, Duration, DurationOrZero, SecretEnv, SecretFile
 from tireless.domain.labels import LabelScheme, Role, meaning
 from tireless.domain.people import ADMINS, ALLOW_LIST, CODE_WRITERS, WRITERS
+from tireless.domain.routing import MAX_RUNNING, MAX_RUNS_PER_DAY
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _TEAM = re.compile(r"team:[A-Za-z0-9._-]+/[^/\s]+")
@@ -237,8 +238,8 @@ class PollSection(Section):
 class LimitsSection(Section):
     """What each watched repository may use, unless an operator said otherwise of one; and what one issue may."""
 
-    max_running_per_repository: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    max_runs_per_repository_per_day: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    max_running_per_repository: Annotated[int, Field(ge=1, le=MAX_RUNNING)] | None = None
+    max_runs_per_repository_per_day: Annotated[int, Field(ge=1, le=MAX_RUNS_PER_DAY)] | None = None
     max_requests_per_issue_per_hour: Annotated[int, Field(ge=0, le=10_000)] = 6
 
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from tireless.domain.job import Kind
 from tireless.domain.labels import LabelView, first_kind
 
+MAX_RUNNING = 10_000
+"""The highest limit of jobs at once: beyond it nobody means one."""
+MAX_RUNS_PER_DAY = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
