@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -10,6 +12,9 @@ from tests.support.ingest import DISCOVER, GO, IMPLEMENT, PLAN, RULES, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.domain.job import Kind
 from tireless.domain.outcome import Outcome
+from tireless.store.db import Connection
+from tireless.store.jobs import refresh_waits
+from tireless.store.look import Wake, listen
 
 # ------------------------------------------------------------------------------------------------ what asks
 
@@ -26,6 +31,29 @@ async def test_a_label_becomes_a_pending_job_with_its_request(ingest: Ingest) ->
     assert request["content_hash"] == issue["content_hash"] == issue["approved_hash"]
     assert (issue["asked"], issue["triage_code"], issue["answered_event"]) == (True, None, 2)
     assert await ingest.events(job["id"]) == ["enqueue"]
+
+
+async def test_a_pending_job_that_was_read_again_wakes_its_lane(ingest: Ingest, dsn: str) -> None:
+    """A claim passes by a job that intake has locked: its runner is woken when that is over, though nothing changed."""
+    number = await ingest.ask(GO, IMPLEMENT)
+    await ingest.poll()
+    lane = (await ingest.job(number))["lane"]
+    async with contextlib.aclosing(listen(dsn, ["tireless_lane"])) as wakes:
+        assert await anext(wakes) == Wake()
+        await ingest.poll(full=True)
+        assert await asyncio.wait_for(anext(wakes), 20) == Wake("tireless_lane", str(lane))
+    assert (await ingest.job(number))["state"] == "pending"
+
+
+async def test_a_child_that_is_looked_at_with_its_family_wakes_its_lane(conn: Connection, dsn: str) -> None:
+    """The same for one whose sibling was closed: it was locked, and waits for nothing as before."""
+    plan = await rows.issue(conn)
+    made = await rows.job(conn)
+    await rows.child(conn, plan, "a", number=made.number, issue_id=made.issue_id)
+    async with contextlib.aclosing(listen(dsn, ["tireless_lane"])) as wakes:
+        assert await anext(wakes) == Wake()
+        assert await refresh_waits(conn, plan) == 0
+        assert await asyncio.wait_for(anext(wakes), 20) == Wake("tireless_lane", rows.LANE)
 
 
 async def test_all_labels_in_one_call_and_labels_of_the_organisation_count(ingest: Ingest) -> None:

@@ -289,6 +289,9 @@ async def _apply(
         await look_at_dependents(conn, known.repository_id, snapshot.number, why="what blocks it was closed or opened")
     if not isinstance(triage.decision, Ignore) or triage.code != known.code:
         await notify(conn, "tireless_mirror")
+    if live is not None and live.state is State.PENDING:
+        # Locked since it was read: a claim that came meanwhile has passed it by, and nobody else would wake its runner.
+        await notify(conn, "tireless_lane", live.lane)
     return made
 
 

@@ -229,7 +229,7 @@ async def call_off(conn: Connection, job_id: int, reason: Cancelled, *, who: str
 # plan's own issue, where somebody asks to have it implemented as well.
 REFRESH_WAITS = """
 WITH kin AS MATERIALIZED (
-  SELECT j.id, j.state, j.waits_for, issue_waits_for(j.issue_id, j.kind) AS waits
+  SELECT j.id, j.state, j.lane, j.waits_for, issue_waits_for(j.issue_id, j.kind) AS waits
     FROM job j
    WHERE j.state IN ('pending', 'waiting')
      AND (j.issue_id IN (SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s)
@@ -244,7 +244,10 @@ WITH kin AS MATERIALIZED (
   SELECT id, %(who)s, CASE WHEN was = state THEN 'refresh' WHEN state = 'pending' THEN 'wake' ELSE 'wait' END,
          was, state, reason, jsonb_build_object('waits_for', waits_for) FROM moved
 ), woken AS MATERIALIZED (
-  SELECT pg_notify('tireless_lane', lane) FROM (SELECT DISTINCT lane FROM moved WHERE state = 'pending') AS one
+  -- Also where nothing changed: a claim that came meanwhile has passed the locked ones by.
+  SELECT pg_notify('tireless_lane', lane)
+    FROM (SELECT DISTINCT kin.lane FROM kin LEFT JOIN moved USING (id)
+           WHERE coalesce(moved.state, kin.state) = 'pending') AS one
 )
 SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM woken)
 """
