@@ -1,7 +1,8 @@
 """SIGKILL right after every external effect and every COMMIT of a job's life, of who made it: the story ends the same.
 
-The effects are those that an undisturbed run is seen to make. In short one story, in which processes die after each
-kind of effect once; with TIRELESS_TEST_CRASHES=all (or words of what is wanted) a fresh story for every single effect.
+The effects are those that an undisturbed run is seen to make. In short: stories in which processes die after each kind
+of effect once, until none is missing; with TIRELESS_TEST_CRASHES=all (or words of what is wanted) a fresh story for
+every single effect.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.support.crashes import CROWD, recorded, story
+from tests.support.crashes import CROWD, PAIR, recorded, story
 from tests.support.effects import Effect, Kind
 from tests.support.killing import Who
 
@@ -45,6 +46,8 @@ WITH_THE_POLLS = {
     "output_chunk made",
 }
 """Kinds that come and go with the order of polls: not missed when they were not met before the end."""
+STORIES = 6
+"""At most so many for all kinds; one is enough most of the time, and from the second on little is left to die of."""
 
 
 def kind(effect: Effect) -> tuple[str, str]:
@@ -62,7 +65,7 @@ def kind(effect: Effect) -> tuple[str, str]:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_death_after_every_kind_of_effect(databases: Databases) -> None:
-    """One story in which `run` and `serve` die, again and again, each time after a kind of effect that is new."""
+    """Stories in which `run` and `serve` die, again and again, each time after a kind of effect that is new."""
     with databases() as dsn:
         undisturbed = await recorded(dsn)
     _is_whole(undisturbed)
@@ -73,11 +76,18 @@ async def test_death_after_every_kind_of_effect(databases: Databases) -> None:
         met.add(kind(effect))
         return new
 
-    with databases() as dsn:
-        async with story(dsn, CROWD) as place:
-            await place.runs(is_new)
-    died = {kind(death) for death in place.deaths}
-    assert {each for each in map(kind, undisturbed) if each[1] not in WITH_THE_POLLS} - died == set()
+    # Two may make something new at once, and one of them lives on: what is missing after a story is met in the next.
+    wanted = {each for each in map(kind, undisturbed) if each[1] not in WITH_THE_POLLS}
+    died: set[tuple[str, str]] = set()
+    for scenes in (CROWD, *[PAIR] * (STORIES - 1)):
+        with databases() as dsn:
+            async with story(dsn, scenes) as place:
+                await place.runs(is_new)
+        died |= {kind(death) for death in place.deaths}
+        if wanted <= died:
+            break
+        met = died.copy()
+    assert wanted - died == set()
 
 
 @pytest.mark.skipif(not WANTED, reason="TIRELESS_TEST_CRASHES=all: a story for every single effect, about 20 minutes")
