@@ -18,9 +18,10 @@ from tests.support import rows
 from tests.support.ingest import GO, IMPLEMENT, LANES, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.redact import Redactor
+from tireless.services.ringing import Bell
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection, Pool
-from tireless.store.look import listen
+from tireless.store.look import Ring, listen
 from tireless.store.repos import forge_known
 from tireless.web.app import Site, build
 from tireless.web.server import listen as listen_on
@@ -69,10 +70,17 @@ def sign(body: bytes, secret: str = SECRET) -> str:
 
 
 @pytest.fixture
-async def door(ingest: Ingest, pool: Pool) -> AsyncIterator[Door]:
+async def ring(pool: Pool) -> AsyncIterator[Ring]:
+    """The bell of the process, as `serve` has it."""
+    async with Bell(pool).running() as rung:
+        yield rung
+
+
+@pytest.fixture
+async def door(ingest: Ingest, pool: Pool, ring: Ring) -> AsyncIterator[Door]:
     """The site on a free port, ended at the end."""
     await forge_known(ingest.conn, "other", "http://127.0.0.1:9")
-    site = Site("test place", {"forge": SECRET, "other": OTHERS}, Redactor([]))
+    site = Site("test place", {"forge": SECRET, "other": OTHERS}, Redactor([]), ring=ring)
     stop, sock = asyncio.Event(), listen_on("127.0.0.1", 0)
     serving = asyncio.create_task(serve(build(pool, site, list), sock, stop))
     repo_id = int(str((await ingest.repository())["forge_repo_id"]))
@@ -170,9 +178,15 @@ async def hook(ingest: Ingest, door: Door) -> None:
 
 
 async def test_from_label_to_claimed_job_without_a_poll(
-    ingest: Ingest, door: Door, conn: Connection, dsn: str, record_property: Callable[[str, object], None]
+    ingest: Ingest,
+    door: Door,
+    ring: Ring,
+    conn: Connection,
+    dsn: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """The hook wakes the poller, the job wakes the runner: no list is asked for, no schedule waited for."""
+    ingest.poller = ingest.another(ring=ring)
     await hook(ingest, door)
     await ingest.poll()
     number = await ingest.ask(IMPLEMENT)

@@ -17,6 +17,7 @@ from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection, Pool, transaction
 from tireless.store.intake import Rules, sync_repositories
 from tireless.store.lanes import sync_lanes
+from tireless.store.look import Ring
 from tireless.store.record import Answer
 from tireless.store.repos import forge_known
 from tireless.store.settle import Ending, settle
@@ -46,9 +47,9 @@ class Ingest:
         self.repository_id = 0
         self.poller = self.another()
 
-    def another(self, rules: Rules = RULES, *, pool: Pool | None = None) -> Poller:
+    def another(self, rules: Rules = RULES, *, pool: Pool | None = None, ring: Ring | None = None) -> Poller:
         """Another poller, as a second process would have it."""
-        return Poller(pool or self.pool, {self.forge.name: self.forge}, rules=rules, jitter=lambda: 0.5)
+        return Poller(pool or self.pool, {self.forge.name: self.forge}, rules=rules, jitter=lambda: 0.5, ring=ring)
 
     async def watch(self, *, require_opt_in: bool = True) -> None:
         """Watch the stage's repository, and no other, with the lanes."""

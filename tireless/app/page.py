@@ -12,6 +12,7 @@ from tireless.app.loops import Loop
 from tireless.config import Settings
 from tireless.redact import Redactor
 from tireless.store.db import Pool
+from tireless.store.look import Ring
 from tireless.web.app import Site, build
 from tireless.web.server import listen
 
@@ -26,12 +27,15 @@ def page_socket(settings: Settings) -> Iterator[socket.socket | None]:
         yield sock
 
 
-def build_page(settings: Settings, pool: Pool, loops: Mapping[str, Loop], redactor: Redactor) -> Starlette:
+def build_page(
+    settings: Settings, pool: Pool, loops: Mapping[str, Loop], redactor: Redactor, *, ring: Ring
+) -> Starlette:
     """The site over this process's loops and database."""
     site = Site(
         installation=settings.installation_name,
         hook_secrets={name: section.webhook_secret for name, section in settings.forges.items()},
         redactor=redactor,
         hosts=settings.web.hosts,
+        ring=ring,
     )
     return build(pool, site, lambda: [loop.pulse(name) for name, loop in loops.items()])

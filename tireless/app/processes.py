@@ -27,6 +27,7 @@ from tireless.embedded import EmbeddedPostgres
 from tireless.errors import ConfigError, ForgeError, ForgeUnavailable
 from tireless.forge.base import Forge
 from tireless.services.poller import Round
+from tireless.services.ringing import Bell
 from tireless.store import migrate
 from tireless.store.db import Pool
 from tireless.store.lanes import lane_rows, sync_lanes
@@ -54,13 +55,17 @@ async def serve(settings: Settings, told: Told) -> None:
 async def _serve(
     settings: Settings, told: Told, url: str, sock: socket.socket | None, stop: asyncio.Event, systemd: Systemd
 ) -> None:
-    async with open_pool(settings, url, "serve") as db, open_forges(settings) as forges:
+    async with (
+        open_pool(settings, url, "serve") as db,
+        Bell(db).running() as ring,
+        open_forges(settings) as forges,
+    ):
         await _configure_lanes(settings, db)
-        loops = build_loops(settings, db, forges, told.redactor)
+        loops = build_loops(settings, db, forges, told.redactor, ring=ring)
         parts = {name: loop.run(stop) for name, loop in loops.items()}
         parts["listener"] = until(stop, hear(url, wakes(loops)))
         if sock is not None:
-            app = build_page(settings, db, loops, told.redactor)
+            app = build_page(settings, db, loops, told.redactor, ring=ring)
             parts["page"] = serve_web(app, sock, stop)
             _log.info("page opened", url=url_of(sock))
         _log.info("serving began", forges=list(forges), lanes=list(settings.lanes))
@@ -131,12 +136,13 @@ async def poll_once(settings: Settings, *, full: bool) -> Round:
     async with (
         existing_database(settings) as url,
         open_pool(settings, url, "poll") as db,
+        Bell(db).running() as ring,
         open_forges(settings) as forges,
     ):
         await _agree_on_lanes(settings, db)
         tracker = build_tracker(settings, db, forges)
         await tracker.tick()
-        done = await build_poller(settings, db, forges).poll_once(full=full)
+        done = await build_poller(settings, db, forges, ring=ring).poll_once(full=full)
         failed = {str(repo): str(error) for repo, error in tracker.errors.items()} | dict(done.failed)
         if failed and not done.polled:
             await _demand_answer(forges)

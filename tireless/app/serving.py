@@ -22,6 +22,7 @@ from tireless.services.tracker import Tracker
 from tireless.store.db import Pool
 from tireless.store.intake import Rules
 from tireless.store.limits import Limits
+from tireless.store.look import Ring
 from tireless.store.sweep import Retention
 
 _log = log.get(__name__)
@@ -61,7 +62,7 @@ def build_tracker(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -
     return Tracker(pool, forges, wanted, owners=owners, require_opt_in=opt_in, limits=limits)
 
 
-def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -> Poller:
+def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge], *, ring: Ring) -> Poller:
     """The poller, with the rules of labels, people and lanes."""
     policy = Policy(who_may_ask=settings.asking.who_may_ask, allow=frozenset(settings.asking.allow))
     return Poller(
@@ -79,11 +80,14 @@ def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) ->
         overlap_s=settings.poll.overlap.total_seconds(),
         by=whoami("poller"),
         by_owner=settings.poll.by_owner,
+        ring=ring,
     )
 
 
-def build_loops(settings: Settings, pool: Pool, forges: Mapping[str, Forge], redactor: Redactor) -> dict[str, Loop]:
-    """The services of `serve` by name, each in a loop of its own."""
+def build_loops(
+    settings: Settings, pool: Pool, forges: Mapping[str, Forge], redactor: Redactor, *, ring: Ring
+) -> dict[str, Loop]:
+    """The services of `serve` by name, each in a loop of its own. `ring` wakes others for what they have committed."""
     said, timeout_s = voice(settings, redactor), request_timeout_s(settings)
     publisher = Publisher(
         pool,
@@ -92,6 +96,7 @@ def build_loops(settings: Settings, pool: Pool, forges: Mapping[str, Forge], red
         by=whoami("publisher"),
         children_run=settings.asking.children_run,
         request_timeout_s=timeout_s,
+        ring=ring,
     )
     mirror = Mirror(
         pool,
@@ -104,7 +109,7 @@ def build_loops(settings: Settings, pool: Pool, forges: Mapping[str, Forge], red
     )
     sweep_s = settings.sweep.interval.total_seconds()
     poll_s = min(POLL_TICK_S, settings.poll.interval.total_seconds() / 2)
-    poller = build_poller(settings, pool, forges)
+    poller = build_poller(settings, pool, forges, ring=ring)
     loops = {
         "tracker": Loop(build_tracker(settings, pool, forges), every_s=TRACK_TICK_S),
         "sweeper": Loop(build_sweeper(settings, pool), every_s=sweep_s),

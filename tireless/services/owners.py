@@ -24,6 +24,7 @@ from tireless.services.taking import ReplacedError
 from tireless.store import owners, repos
 from tireless.store.db import Connection, Pool, clock, transaction
 from tireless.store.intake import Rules
+from tireless.store.look import Ring
 from tireless.store.owners import OwnerRow
 from tireless.store.repos import RepoRow
 
@@ -73,6 +74,7 @@ class Owners:
         overlap: timedelta,
         jitter: Callable[[], float],
         backoff_base_s: float,
+        ring: Ring | None = None,
     ) -> None:
         self._pool = pool
         self._patience = patience
@@ -81,11 +83,12 @@ class Owners:
         self._overlap = overlap
         self._jitter = jitter
         self._base_s = backoff_base_s
+        self._ring = ring
 
     async def poll(self, forge: Forge, row: OwnerRow, rules: Rules, *, judged_by: str) -> timedelta | None:
         """One search of a taken owner, to its end or to its error; the forge's clock minus ours, if it said."""
         began = self._patience.now()
-        search = _Search(self._pool, forge, row, rules, overlap=self._overlap)
+        search = _Search(self._pool, forge, row, rules, overlap=self._overlap, ring=self._ring)
         try:
             await search.run(judged_by=judged_by, delay_s=self._poll_s * (0.9 + 0.2 * self._jitter()))
         except TakeLostError:
@@ -174,12 +177,15 @@ class Owners:
 class _Search:
     """One search, page by page; each repository's part of a page is taken in as a page of its own list."""
 
-    def __init__(self, pool: Pool, forge: Forge, row: OwnerRow, rules: Rules, *, overlap: timedelta) -> None:
+    def __init__(
+        self, pool: Pool, forge: Forge, row: OwnerRow, rules: Rules, *, overlap: timedelta, ring: Ring | None
+    ) -> None:
         self._pool = pool
         self._forge = forge
         self._row = row
         self._rules = rules
         self._overlap = overlap
+        self._ring = ring
         self._walk = Walk()
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._scans: dict[int, Scan] = {}
@@ -282,6 +288,7 @@ class _Search:
                 full=False,
                 anew=False,
                 offset=self.offset or timedelta(),
+                ring=self._ring,
             )
         return self._scans[repo.id]
 

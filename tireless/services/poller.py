@@ -21,6 +21,8 @@ from tireless.errors import ForgeDenied, ForgeError, ForgeUnavailable, Moved, No
 from tireless.forge.base import Forge
 from tireless.services.owners import Owners, note_served
 from tireless.services.patience import Patience, is_outage
+from tireless.services.resolving import resolve
+from tireless.services.ringing import rung_transaction
 from tireless.services.scanning import Scan, Scanned, SetAsideError, TakeLostError
 from tireless.services.taking import ReplacedError, Taking
 from tireless.store import look as looks
@@ -28,7 +30,7 @@ from tireless.store import owners, polls, repos
 from tireless.store.db import Pool, clock, transaction
 from tireless.store.gone import Missing, missed
 from tireless.store.intake import Rules
-from tireless.store.look import Look
+from tireless.store.look import Look, Ring
 from tireless.store.repos import RepoRow
 
 _log = log.get(__name__)
@@ -70,8 +72,12 @@ class Poller:
         backoff_base_s: float = BACKOFF_BASE_S,
         jitter: Callable[[], float] = random.random,
         by_owner: bool = True,
+        ring: Ring | None = None,
     ) -> None:
-        """`by_owner`: one search for the issues of all repositories of an owner, where it can be trusted."""
+        """`by_owner`: one search for the issues of all repositories of an owner, where it can be trusted.
+
+        `ring` is told whom to wake for what has committed; without it every transaction notifies.
+        """
         self._pool = pool
         self._forges = forges
         self._rules = rules
@@ -83,6 +89,7 @@ class Poller:
         self._jitter = jitter
         self._patience = Patience(forges, base_s=backoff_base_s, cap_s=BACKOFF_CAP_S, jitter=jitter)
         self._by_owner = by_owner
+        self._ring = ring
         self._owners = Owners(
             pool,
             self._patience,
@@ -91,6 +98,7 @@ class Poller:
             overlap=self._overlap,
             jitter=jitter,
             backoff_base_s=backoff_base_s,
+            ring=ring,
         )
         self._known: dict[str, Rules] = {}
         self._offsets: dict[str, timedelta] = {}
@@ -163,7 +171,16 @@ class Poller:
             rules = await self._rules_of(forge)
             judged_by = fingerprint(rules)
             anew = repo.judged_by != judged_by
-            scan = Scan(self._pool, forge, repo, rules, overlap=self._overlap, full=full or anew, anew=anew)
+            scan = Scan(
+                self._pool,
+                forge,
+                repo,
+                rules,
+                overlap=self._overlap,
+                full=full or anew,
+                anew=anew,
+                ring=self._ring,
+            )
             scanned = await scan.run()
         except TakeLostError:
             _log.info("poll take lost", repository=str(repo.ref))
@@ -182,9 +199,9 @@ class Poller:
         all_seen = (full or anew) and scanned.whole
         served = await self._owners.serves(forge, repo, scanned, full=all_seen) if self._by_owner else None
         delay_s = self._poll_s * (0.9 + 0.2 * self._jitter())
-        async with self._pool.connection() as conn, transaction(conn, f"ending the poll of {repo.ref}"):
+        async with rung_transaction(self._pool, f"ending the poll of {repo.ref}", self._ring) as (conn, ring):
             if not repo.readable:
-                await repos.mark_readable(conn, repo.id)
+                await repos.mark_readable(conn, repo.id, ring=ring)
             if served is not None:
                 await note_served(conn, repo, served, began=scanned.began, delay_s=delay_s)
             await polls.polled(
@@ -237,40 +254,7 @@ class Poller:
         )
 
     async def _resolve(self, repo: RepoRow, forge: Forge, error: Exception) -> bool:
-        """The repository by its id: renamed (True: poll it at once), unreadable, or made again under its name."""
-        try:
-            found = await forge.repository(repo.forge_repo_id)
-        except (ForgeDenied, NotFound) as refused:
-            await self._lost(repo, forge, refused)
-            return False
-        except ForgeError:
-            return False  # "I could not ask" is never "it is gone"
-        moved = (found.owner, found.name) != (repo.owner, repo.name)
-        reason = found.set_aside or str(error)
-        async with self._pool.connection() as conn, transaction(conn, f"resolving {repo.ref}"):
-            await repos.refresh_repository(conn, repo.id, found, forge=repo.forge)
-            if not moved and isinstance(error, ForgeDenied | NotFound):
-                await repos.mark_unreadable(conn, repo.id, reason)
-        if moved:
-            _log.info("repository renamed", before=str(repo.ref), after=f"{found.owner}/{found.name}")
-        return moved
-
-    async def _lost(self, repo: RepoRow, forge: Forge, refused: ForgeError) -> None:
-        """Its id answers with a refusal: unreadable, unless another repository has its name now."""
-        other = None
-        if isinstance(refused, NotFound):
-            try:
-                other = await forge.repository(repo.ref)
-            except ForgeError:
-                other = None
-        async with self._pool.connection() as conn, transaction(conn, f"marking {repo.ref} unreadable"):
-            if other is not None and other.id != repo.forge_repo_id:
-                # Made again: it starts clean, the old one keeps its history and is not watched any more.
-                opt_in = self._rules.scheme.require_opt_in
-                await repos.replace_repository(conn, repo, other, require_opt_in=opt_in)
-                _log.info("repository made again", repository=str(repo.ref), id=other.id)
-            else:
-                await repos.mark_unreadable(conn, repo.id, str(refused))
+        return await resolve(self._pool, forge, repo, error, require_opt_in=self._rules.scheme.require_opt_in)
 
     def _wait_s(self, error: Exception, failures: int) -> float:
         if isinstance(error, ForgeUnavailable):
@@ -324,7 +308,8 @@ class Poller:
         forge = self._forges[repo.forge]
         try:
             rules = await self._rules_of(forge)
-            taking = Taking(self._pool, forge, repo, rules, offset=await self._offset(forge, repo))
+            offset = await self._offset(forge, repo)
+            taking = Taking(self._pool, forge, repo, rules, offset=offset, ring=self._ring)
             seen = await taking.read(look.number)
             await taking.take(seen, look=look)
             self._patience.answered(forge.name)
@@ -360,8 +345,8 @@ class Poller:
 
     async def _missing(self, look: Look, repo: RepoRow, error: NotFound, asked_at: datetime) -> None:
         doing = f"noting that {repo.ref}#{look.number} is not there"
-        async with self._pool.connection() as conn, transaction(conn, doing):
-            if await missed(conn, repo.id, look.number) is Missing.SUSPECTED:
+        async with rung_transaction(self._pool, doing, self._ring) as (conn, ring):
+            if await missed(conn, repo.id, look.number, ring=ring) is Missing.SUSPECTED:
                 await looks.put_off(conn, look, error=str(error), delay_s=GONE_AGAIN_S, asked_at=asked_at)
             else:
                 await looks.answer_look(conn, look, asked_at=asked_at)

@@ -18,10 +18,12 @@ from tireless.services.family import Family
 from tireless.services.labelling import LabelBook
 from tireless.services.offering import Offering
 from tireless.services.patience import MOVED_S, STAY_S, Patience, is_outage
+from tireless.services.ringing import rung_transaction
 from tireless.services.whom import NamelessError, Whom
 from tireless.store import deliver, publish
-from tireless.store.db import Pool, transaction
+from tireless.store.db import Pool
 from tireless.store.deliver import BranchLeft, Ended
+from tireless.store.look import Ring
 from tireless.store.publish import Delivery
 
 _log = log.get(__name__)
@@ -50,12 +52,15 @@ class Publisher:
         backoff_base_s: float = 10.0,
         backoff_cap_s: float = 900.0,
         jitter: Callable[[], float] = random.random,
+        ring: Ring | None = None,
     ) -> None:
+        """`ring` is told whom to wake for what has committed; without it every transaction notifies."""
         self._pool = pool
         self._forges = forges
         self._voice = voice
         self._by = by
         self._take_s = take_s
+        self._ring = ring
         # An answer is waited for this long at most; thrice that, and the forge has carried out what it was sent.
         self._unanswered_s = 3 * request_timeout_s
         self._patience = Patience(forges, base_s=backoff_base_s, cap_s=backoff_cap_s, jitter=jitter)
@@ -90,7 +95,7 @@ class Publisher:
             _log.info("waiting before the next create", **facts, reason=wait.reason, seconds=round(wait.seconds))
         except WorkNotPushedError as missing:
             async with self._pool.connection() as conn:
-                await deliver.return_to_pending(conn, delivery, by=self._by, found=missing.found)
+                await deliver.return_to_pending(conn, delivery, by=self._by, found=missing.found, ring=self._ring)
             _log.warning("work not pushed", **facts, branch=delivery.branch, found=missing.found)
         except UnpublishableError as refused:
             await self._unpublishable(delivery, str(refused))
@@ -140,15 +145,15 @@ class Publisher:
                 return "refused", STAY_S
 
     async def _deliver(self, made: Delivery) -> None:
-        async with self._pool.connection() as conn, transaction(conn, f"delivering job {made.job_id}"):
-            ended = await deliver.deliver(conn, made, by=self._by)
+        async with rung_transaction(self._pool, f"delivering job {made.job_id}", self._ring) as (conn, ring):
+            ended = await deliver.deliver(conn, made, by=self._by, ring=ring)
         if ended is Ended.LOST:
             raise TakeLostError
 
     async def _unpublishable(self, delivery: Delivery, error: str) -> None:
         said = self._voice.redactor.text(error)
-        async with self._pool.connection() as conn, transaction(conn, f"ending job {delivery.job_id}"):
-            await deliver.fail_unpublishable(conn, delivery, by=self._by, reason="refused", error=said)
+        async with rung_transaction(self._pool, f"ending job {delivery.job_id}", self._ring) as (conn, ring):
+            await deliver.fail_unpublishable(conn, delivery, by=self._by, reason="refused", error=said, ring=ring)
 
     async def _postpone(self, delivery: Delivery, *, wait_s: float, reason: str | None, failures: int) -> None:
         async with self._pool.connection() as conn:

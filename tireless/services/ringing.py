@@ -6,13 +6,17 @@ With NOTIFY inside them busy transactions commit one behind the other; a stateme
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from tireless import log
 from tireless.errors import StoreError
 from tireless.services.waiting import first_of
-from tireless.store.db import Pool
-from tireless.store.look import Wake, notify_all
+from tireless.store.db import Connection, Pool, in_transaction, transaction
+from tireless.store.look import Ring, Wake, notify_all
+
+T = TypeVar("T")
 
 _log = log.get(__name__)
 
@@ -22,11 +26,19 @@ EVERY_S = 0.05
 _ANSWER_S = 5.0
 
 
-class Bell:
-    """One for a process. `ring` says whom to wake and returns at once; `run` wakes them, by a connection of `pool`."""
+async def _pause() -> None:
+    await first_of(timeout_s=EVERY_S)
 
-    def __init__(self, pool: Pool) -> None:
+
+class Bell:
+    """One for all services of a pool. `ring` says whom to wake and returns at once; `run` wakes them.
+
+    `pause` is what it waits for between two notifications.
+    """
+
+    def __init__(self, pool: Pool, *, pause: Callable[[], Awaitable[None]] = _pause) -> None:
         self._pool = pool
+        self._pause = pause
         self._due: dict[Wake, None] = {}
         self._rung = asyncio.Event()
 
@@ -43,7 +55,18 @@ class Bell:
                 await self.flush()
             except Exception as error:  # noqa: BLE001 - the top of a loop
                 _log.error("nobody woken by a fault of ours", exc_info=error)
-            await first_of(timeout_s=EVERY_S)
+            await self._pause()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Ring]:
+        """Runs beside what is inside, which rings it; at the end everybody is woken who is due."""
+        beside = asyncio.create_task(self.run())
+        try:
+            yield self.ring
+        finally:
+            beside.cancel()
+            await asyncio.wait([beside])
+            await self.flush()
 
     async def flush(self) -> None:
         """Wake everybody who is due. A database out of reach is told: they find out at their next poll."""
@@ -60,3 +83,32 @@ class Bell:
         except (StoreError, TimeoutError) as error:
             channels = sorted({str(wake.channel) for wake in wakes})
             _log.warning("nobody woken, polls will find it", channels=channels, error=str(error) or "no answer in time")
+
+
+@contextlib.asynccontextmanager
+async def rung_transaction(pool: Pool, doing: str, ring: Ring | None) -> AsyncIterator[tuple[Connection, Ring | None]]:
+    """A transaction, and whom to tell in it of those it wakes: `ring` hears of them once it has committed.
+
+    Without `ring` they are notified by the transaction itself.
+    """
+    wakes: list[Wake] = []
+    async with pool.connection() as conn, transaction(conn, doing):
+        yield conn, None if ring is None else wakes.extend
+    if ring is not None and wakes:
+        ring(wakes)
+
+
+async def in_rung_transaction(
+    pool: Pool, work: Callable[[Connection, Ring | None], Awaitable[T]], *, doing: str, ring: Ring | None
+) -> T:
+    """The same around `work`, which is tried again as by `in_transaction`; of a try rolled back nobody hears."""
+    wakes: list[Wake] = []
+
+    async def tried(conn: Connection) -> T:
+        wakes.clear()
+        return await work(conn, None if ring is None else wakes.extend)
+
+    done = await in_transaction(pool, tried, doing=doing)
+    if ring is not None and wakes:
+        ring(wakes)
+    return done

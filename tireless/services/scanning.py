@@ -17,6 +17,7 @@ from tireless.store import look as looks
 from tireless.store import polls, repos
 from tireless.store.db import Connection, Pool, clock, in_transaction, transaction
 from tireless.store.intake import Rules
+from tireless.store.look import Ring
 from tireless.store.plain import Plain, is_plain, store_plain
 from tireless.store.repos import RepoRow
 
@@ -70,6 +71,7 @@ class Scan:
         full: bool,
         anew: bool,
         offset: timedelta = timedelta(),
+        ring: Ring | None = None,
     ) -> None:
         self._pool = pool
         self._forge = forge
@@ -78,7 +80,7 @@ class Scan:
         self._overlap = overlap
         self._full = full
         self._anew = anew
-        self._taking = Taking(pool, forge, repo, rules, offset=offset)
+        self._taking = Taking(pool, forge, repo, rules, offset=offset, ring=ring)
         self._walk = Walk()
         self.made = 0
         self._failures = 0

@@ -11,11 +11,12 @@ from tireless.domain.people import Fact, Facts, Need
 from tireless.domain.retry import doubling
 from tireless.errors import ForgeDenied, ForgeRejected, NotFound
 from tireless.forge.base import Forge, hidden_issue
+from tireless.services.ringing import in_rung_transaction
 from tireless.store import look as looks
-from tireless.store.db import Connection, Pool, clock, in_transaction
+from tireless.store.db import Connection, Pool, clock
 from tireless.store.dependencies import Blocker
 from tireless.store.intake import Reading, Rules, Taken, Took, take_in
-from tireless.store.look import Look
+from tireless.store.look import Look, Ring
 from tireless.store.repos import RepoRow
 
 TRIES = 3
@@ -42,14 +43,20 @@ class Seen:
 
 
 class Taking:
-    """The issues of one repository, during one scan or one look: facts are fetched once and not kept longer."""
+    """The issues of one repository, during one scan or one look: facts are fetched once and not kept longer.
 
-    def __init__(self, pool: Pool, forge: Forge, repo: RepoRow, rules: Rules, *, offset: timedelta) -> None:
+    `ring` is told whom each issue wakes.
+    """
+
+    def __init__(
+        self, pool: Pool, forge: Forge, repo: RepoRow, rules: Rules, *, offset: timedelta, ring: Ring | None = None
+    ) -> None:
         self._pool = pool
         self._forge = forge
         self._repo = repo
         self._rules = rules
         self._facts = Facts()
+        self._ring = ring
         self.offset = offset
 
     async def read(self, number: int) -> Seen:
@@ -124,15 +131,20 @@ class Taking:
         )
         number = seen.snapshot.number
 
-        async def work(conn: Connection) -> Taken:
-            taken = await take_in(conn, self._repo.id, reading, rules=self._rules, facts=self._facts, last_try=last_try)
+        async def work(conn: Connection, ring: Ring | None) -> Taken:
+            taken = await take_in(
+                conn, self._repo.id, reading, rules=self._rules, facts=self._facts, last_try=last_try, ring=ring
+            )
             if taken.how in (Took.STORED, Took.DROPPED):
-                await self._answer(conn, number, seen.asked_at, taken, look)
+                await self._answer(conn, number, seen.asked_at, taken, look, ring)
             return taken
 
-        return await in_transaction(self._pool, work, doing=f"taking in {self._repo.ref}#{number}")
+        doing = f"taking in {self._repo.ref}#{number}"
+        return await in_rung_transaction(self._pool, work, doing=doing, ring=self._ring)
 
-    async def _answer(self, conn: Connection, number: int, asked_at: datetime, taken: Taken, look: Look | None) -> None:
+    async def _answer(
+        self, conn: Connection, number: int, asked_at: datetime, taken: Taken, look: Look | None, ring: Ring | None
+    ) -> None:
         """What was seen answers looks written before it was asked for; doubts and what must wait write one."""
         if taken.cannot_tell is not None:
             if look is not None:
@@ -154,7 +166,9 @@ class Taking:
         elif taken.how is Took.STORED:
             await looks.drop_look(conn, self._repo.id, number, asked_at=asked_at)
         if taken.again_s is not None:
-            await looks.write_look(conn, self._repo.id, number, why=taken.again_why, not_before_s=taken.again_s)
+            await looks.write_look(
+                conn, self._repo.id, number, why=taken.again_why, not_before_s=taken.again_s, ring=ring
+            )
 
     # ------------------------------------------------------------------ facts
 

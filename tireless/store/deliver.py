@@ -13,6 +13,7 @@ from psycopg.rows import class_row
 
 from tireless.domain.issue import RepoRef
 from tireless.store.db import Connection, jsonb, translate
+from tireless.store.look import Ring, Wake, wake_lanes
 from tireless.store.publish import Delivery
 
 
@@ -39,14 +40,22 @@ RETURNING job_id
 """
 # Looks, the child row this is the job of, its plan's counter, and who has to hear of it.
 JOB_ENDED = """
-SELECT jobs_ended(ARRAY[%(job_id)s::bigint]), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '')
+SELECT jobs_ended(ARRAY[%(job_id)s::bigint]),
+       CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_look', '') END,
+       CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_mirror', '') END
 """
 DELIVERED_BEFORE = """
 SELECT 1 FROM job WHERE id = %(job_id)s AND state = 'delivered' AND result_attempt = %(attempt_id)s
 """
 
 
-async def deliver(conn: Connection, delivery: Delivery, *, by: str) -> Ended:
+async def _ended(conn: Connection, values: dict[str, object], ring: Ring | None) -> None:
+    await conn.execute(JOB_ENDED, {**values, "notify": ring is None})
+    if ring is not None:
+        ring([Wake("tireless_look"), Wake("tireless_mirror")])
+
+
+async def deliver(conn: Connection, delivery: Delivery, *, by: str, ring: Ring | None = None) -> Ended:
     """End the job delivered: its event, looks, the child row it is the job of and the plan's counter, once each.
 
     In a transaction of the caller's.
@@ -56,7 +65,7 @@ async def deliver(conn: Connection, delivery: Delivery, *, by: str) -> Ended:
     with translate(f"delivering job {delivery.job_id}"):
         await conn.execute(LOCK_PLAN, values)
         if await (await conn.execute(DELIVER, values)).fetchone():
-            await conn.execute(JOB_ENDED, values)
+            await _ended(conn, values, ring)
             return Ended.DONE
         before = await (await conn.execute(DELIVERED_BEFORE, values)).fetchone()
         return Ended.ALREADY if before else Ended.LOST
@@ -75,14 +84,16 @@ RETURNING job_id
 """
 
 
-async def fail_unpublishable(conn: Connection, delivery: Delivery, *, by: str, reason: str, error: str) -> Ended:
+async def fail_unpublishable(
+    conn: Connection, delivery: Delivery, *, by: str, reason: str, error: str, ring: Ring | None = None
+) -> Ended:
     """End the job failed: unpublishable, `reason` and `error` said; in a transaction of the caller's."""
     details = jsonb({"error": error, "branch": delivery.branch, "pull_request": delivery.pull_request})
     values: dict[str, object] = {**_fence(delivery), "who": by, "reason": reason, "details": details}
     with translate(f"ending job {delivery.job_id} as unpublishable"):
         if not await (await conn.execute(UNPUBLISHABLE, values)).fetchone():
             return Ended.LOST
-        await conn.execute(JOB_ENDED, values)
+        await _ended(conn, values, ring)
         return Ended.DONE
 
 
@@ -96,20 +107,26 @@ WITH back AS (
   RETURNING id, state, lane)
 INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
 SELECT id, %(who)s, 'return', 'publishing', state, 'work_not_pushed', %(details)s::jsonb FROM back
-RETURNING (SELECT pg_notify('tireless_lane', lane) FROM back WHERE state = 'pending')
+RETURNING (SELECT lane FROM back WHERE state = 'pending'),
+          (SELECT pg_notify('tireless_lane', lane) FROM back WHERE state = 'pending' AND %(notify)s::boolean)
 """
 
 
-async def return_to_pending(conn: Connection, delivery: Delivery, *, by: str, found: str | None) -> Ended:
+async def return_to_pending(
+    conn: Connection, delivery: Delivery, *, by: str, found: str | None, ring: Ring | None = None
+) -> Ended:
     """Give the job back to the runners: its branch is at `found` (None: nowhere), not at the recorded commit.
 
     Nothing was created yet. One statement.
     """
     details = jsonb({"branch": delivery.branch, "recorded": delivery.commit_sha, "found": found})
-    values: dict[str, object] = {**_fence(delivery), "who": by, "details": details}
+    values: dict[str, object] = {**_fence(delivery), "who": by, "details": details, "notify": ring is None}
     with translate(f"returning job {delivery.job_id} to its lane"):
         row = await (await conn.execute(RETURN_TO_PENDING, values)).fetchone()
-    return Ended.DONE if row else Ended.LOST
+    if row is None:
+        return Ended.LOST
+    wake_lanes(ring, [lane for lane in row[:1] if lane is not None])
+    return Ended.DONE
 
 
 @dataclass(frozen=True, slots=True)

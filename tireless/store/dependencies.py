@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tireless.store.db import Connection, clean_text, translate
+from tireless.store.look import CHANNEL, Ring, Wake, wake_lanes
 
 FOLLOW_S = 900.0
 """How often an issue is read again while it waits for something no poll of ours sees."""
@@ -71,14 +72,15 @@ WITH old AS MATERIALIZED (
   SELECT id, 'intake', CASE WHEN was = state THEN 'refresh' WHEN state = 'pending' THEN 'wake' ELSE 'wait' END,
          was, state, reason, jsonb_build_object('waits_for', waits_for) FROM moved
 )
-SELECT pg_notify('tireless_lane', lane) FROM moved WHERE state = 'pending'
+SELECT lane, CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_lane', lane) END FROM moved WHERE state = 'pending'
 """
 
 
-async def refresh_own_waits(conn: Connection, job_id: int) -> None:
+async def refresh_own_waits(conn: Connection, job_id: int, *, ring: Ring | None = None) -> None:
     """Find anew what a live job waits for. The caller has locked the repository, as for every wake."""
     with translate(f"finding what job {job_id} waits for"):
-        await conn.execute(REFRESH_OWN_WAITS, {"job_id": job_id})
+        found = await conn.execute(REFRESH_OWN_WAITS, {"job_id": job_id, "notify": ring is None})
+        wake_lanes(ring, [str(row[0]) async for row in found])
 
 
 # By number, as every transaction writes several looks. Their own reading tells what is true of them.
@@ -95,14 +97,19 @@ WITH noted AS (
      SET written_at = clock_timestamp(), why = EXCLUDED.why, failures = 0, error = NULL, not_before = '-infinity'
   RETURNING 1
 )
-SELECT pg_notify('tireless_look', '') FROM noted LIMIT 1
+SELECT CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_look', '') END FROM noted LIMIT 1
 """
 
 
-async def look_at_dependents(conn: Connection, repository_id: int, number: int, *, why: str) -> None:
+async def look_at_dependents(
+    conn: Connection, repository_id: int, number: int, *, why: str, ring: Ring | None = None
+) -> None:
     """An issue was closed, opened again, or is gone: issues of any repository that wait for it are read again."""
+    values = {"repository_id": repository_id, "number": number, "why": why, "notify": ring is None}
     with translate(f"looking at what waits for issue {number} of repository {repository_id}"):
-        await conn.execute(LOOK_AT_DEPENDENTS, {"repository_id": repository_id, "number": number, "why": why})
+        noted = await (await conn.execute(LOOK_AT_DEPENDENTS, values)).fetchone()
+    if noted is not None and ring is not None:
+        ring([Wake(CHANNEL)])
 
 
 # Pull requests have no row, nor has what lies in repositories that are not watched.

@@ -9,6 +9,7 @@ from tireless.store.db import Connection, translate
 from tireless.store.dependencies import look_at_dependents
 from tireless.store.issues import end_child
 from tireless.store.jobs import call_off, refresh_waits
+from tireless.store.look import Ring
 
 GONE_AFTER_S = 600.0
 """Between the two answers that make an issue gone."""
@@ -43,7 +44,9 @@ UPDATE issue SET open = false, asked = false, triage_code = 'gone', triage_detai
 """
 
 
-async def missed(conn: Connection, repository_id: int, number: int, *, after_s: float = GONE_AFTER_S) -> Missing:
+async def missed(
+    conn: Connection, repository_id: int, number: int, *, after_s: float = GONE_AFTER_S, ring: Ring | None = None
+) -> Missing:
     """Note that an issue is not there; from the second time on, `after_s` later, it is gone and its job ends.
 
     In a transaction of the caller's, who has seen that the repository is there and has issues. A later reading that
@@ -66,6 +69,6 @@ async def missed(conn: Connection, repository_id: int, number: int, *, after_s: 
     if job is not None:
         await call_off(conn, job[0], Cancelled.GONE)
     if kin is not None:
-        await refresh_waits(conn, kin[1])
-    await look_at_dependents(conn, repository_id, number, why="what blocked it is gone")
+        await refresh_waits(conn, kin[1], ring=ring)
+    await look_at_dependents(conn, repository_id, number, why="what blocked it is gone", ring=ring)
     return Missing.GONE

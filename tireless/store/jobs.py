@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tireless.domain.job import Cancelled, Kind
 from tireless.domain.routing import Route
 from tireless.store.db import Connection, jsonb, translate
+from tireless.store.look import Ring, wake_lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,15 @@ WITH locked AS MATERIALIZED (  -- turns are given under the repository's lock, i
   INSERT INTO job_event (job_id, who, what, to_state, reason, details)
   SELECT id, %(who)s, 'enqueue', state, reason, jsonb_build_object('lane', lane) FROM made
 ), woken AS MATERIALIZED (
-  SELECT pg_notify('tireless_lane', lane) FROM (SELECT DISTINCT lane FROM made WHERE state = 'pending') AS one
+  SELECT lane, CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_lane', lane) END
+    FROM (SELECT DISTINCT lane FROM made WHERE state = 'pending') AS one
 )
-SELECT (SELECT count(*) FROM made), (SELECT count(*) FROM woken)
+SELECT (SELECT count(*) FROM made), ARRAY(SELECT lane FROM woken)
 """
 
 
-async def enqueue(conn: Connection, jobs: Sequence[NewJob], *, who: str = "intake") -> int:
-    """Make jobs; how many are new. One statement; repeating it makes none.
+async def enqueue(conn: Connection, jobs: Sequence[NewJob], *, who: str = "intake", ring: Ring | None = None) -> int:
+    """Make jobs; how many are new. One statement; repeating it makes none. Wakes their lanes, or tells `ring`.
 
     The issue row must hold its new snapshot and approved text by then: a job whose text is not the approved one is
     made parked. StoreError names `job_lane_fkey` for a lane the database does not know.
@@ -80,10 +82,14 @@ async def enqueue(conn: Connection, jobs: Sequence[NewJob], *, who: str = "intak
         "hold": [job.hold for job in jobs],
         "rerun_of": [job.rerun_of for job in jobs],
         "question": [job.question for job in jobs],
+        "notify": ring is None,
     }
     with translate(f"enqueueing {len(jobs)} jobs"):
         row = await (await conn.execute(ENQUEUE, values)).fetchone()
-    return int(row[0]) if row else 0
+    if row is None:
+        return 0
+    wake_lanes(ring, row[1])
+    return int(row[0])
 
 
 # `by_person`: what a person does gives attempts and allowance back and ends every wait but holds and dependencies.
@@ -122,10 +128,11 @@ WITH old AS MATERIALIZED (
            || %(details)s::jsonb
     FROM moved m JOIN old o ON o.id = m.id
 ), woken AS MATERIALIZED (
-  SELECT pg_notify('tireless_lane', m.lane) FROM moved m JOIN old o ON o.id = m.id
+  SELECT m.lane, CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_lane', m.lane) END
+    FROM moved m JOIN old o ON o.id = m.id
    WHERE m.state = 'pending' AND (o.state = 'waiting' OR o.lane <> m.lane)
 )
-SELECT m.state, (SELECT count(*) FROM woken) FROM moved m
+SELECT m.state, ARRAY(SELECT lane FROM woken) FROM moved m
 """
 
 
@@ -142,6 +149,7 @@ async def change_resting(
     unsteered: Sequence[str] = (),
     details: Mapping[str, object] | None = None,
     who: str = "intake",
+    ring: Ring | None = None,
 ) -> str | None:
     """Change a pending or waiting job in place; its state after that, None when it does not rest any more.
 
@@ -162,10 +170,14 @@ async def change_resting(
         "what": what,
         "details": jsonb({"act": what, **(details or {})}),
         "who": who,
+        "notify": ring is None,
     }
     with translate(f"changing job {job_id}: {what}"):
         row = await (await conn.execute(CHANGE_RESTING, values)).fetchone()
-    return str(row[0]) if row else None
+    if row is None:
+        return None
+    wake_lanes(ring, row[1])
+    return str(row[0])
 
 
 LOCK_REPOSITORY_OF = """
@@ -173,14 +185,16 @@ SELECT r.id FROM repository r WHERE r.id = (SELECT j.repository_id FROM job j WH
 """
 
 
-async def refresh_lane(conn: Connection, job_id: int, route: Route, *, who: str = "intake") -> bool:
+async def refresh_lane(
+    conn: Connection, job_id: int, route: Route, *, who: str = "intake", ring: Ring | None = None
+) -> bool:
     """Re-route a pending or waiting job: kind, lane, priority and hold change on its row. False: it does not rest.
 
     In a transaction of the caller's.
     """
     with translate(f"locking the repository of job {job_id}"):
         await conn.execute(LOCK_REPOSITORY_OF, {"job_id": job_id})
-    return await change_resting(conn, job_id, route, what="refresh", who=who) is not None
+    return await change_resting(conn, job_id, route, what="refresh", who=who, ring=ring) is not None
 
 
 # Hold and priority of a running job hold for when it comes back.
@@ -245,19 +259,23 @@ WITH kin AS MATERIALIZED (
          was, state, reason, jsonb_build_object('waits_for', waits_for) FROM moved
 ), woken AS MATERIALIZED (
   -- Also where nothing changed: a claim that came meanwhile has passed the locked ones by.
-  SELECT pg_notify('tireless_lane', lane)
+  SELECT lane, CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_lane', lane) END
     FROM (SELECT DISTINCT kin.lane FROM kin LEFT JOIN moved USING (id)
            WHERE coalesce(moved.state, kin.state) = 'pending') AS one
 )
-SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM woken)
+SELECT (SELECT count(*) FROM moved), ARRAY(SELECT lane FROM woken)
 """
 
 
-async def refresh_waits(conn: Connection, plan_issue_id: int, *, who: str = "intake") -> int:
+async def refresh_waits(conn: Connection, plan_issue_id: int, *, who: str = "intake", ring: Ring | None = None) -> int:
     """Find anew whom the resting jobs of a plan's children, and of its own issue, wait for; how many changed.
 
     The caller has locked the repository and the plan's issue.
     """
+    values = {"plan_issue_id": plan_issue_id, "who": who, "notify": ring is None}
     with translate(f"waking the children of plan issue {plan_issue_id}"):
-        row = await (await conn.execute(REFRESH_WAITS, {"plan_issue_id": plan_issue_id, "who": who})).fetchone()
-    return int(row[0]) if row else 0
+        row = await (await conn.execute(REFRESH_WAITS, values)).fetchone()
+    if row is None:
+        return 0
+    wake_lanes(ring, row[1])
+    return int(row[0])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeAlias
 from uuid import UUID, uuid4
 
 from psycopg import sql
@@ -19,6 +20,28 @@ from tireless.store.db import Connection, clean_text, connect, translate
 
 CHANNEL = "tireless_look"
 
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A notification; `channel` None: the listener has just begun to listen (again), anything may have happened."""
+
+    channel: str | None = None
+    payload: str = ""
+
+
+Ring: TypeAlias = Callable[[Sequence[Wake]], None]
+"""Told whom something written here wakes, in place of a NOTIFY in its transaction; returns at once.
+
+Whoever hands one to a function that he calls in a transaction wakes them when that has committed, never before.
+"""
+
+
+def wake_lanes(ring: Ring | None, lanes: Sequence[str]) -> None:
+    """Tell `ring` of lanes where something is pending; without one the statement that found them has notified."""
+    if ring is not None and lanes:
+        ring([Wake("tireless_lane", lane) for lane in lanes])
+
+
 # An unanswered look is put off to be sooner, never later; whoever is answering it will find it younger than his read.
 WRITE = """
 INSERT INTO look (repository_id, number, why, not_before)
@@ -28,15 +51,32 @@ VALUES (%(repository_id)s, %(number)s, %(why)s,
 ON CONFLICT (repository_id, number) DO UPDATE
    SET written_at = clock_timestamp(), why = EXCLUDED.why, failures = 0, error = NULL,
        not_before = least(look.not_before, EXCLUDED.not_before)
-RETURNING CASE WHEN not_before = '-infinity' THEN pg_notify('tireless_look', '') END
+RETURNING not_before = '-infinity',
+          CASE WHEN not_before = '-infinity' AND %(notify)s::boolean THEN pg_notify('tireless_look', '') END
 """
 
 
-async def write_look(conn: Connection, repository_id: int, number: int, *, why: str, not_before_s: float = 0.0) -> None:
+async def write_look(
+    conn: Connection,
+    repository_id: int,
+    number: int,
+    *,
+    why: str,
+    not_before_s: float = 0.0,
+    ring: Ring | None = None,
+) -> None:
     """Ask for an issue to be judged again, at once or in `not_before_s` seconds. One statement."""
-    values = {"repository_id": repository_id, "number": number, "why": clean_text(why), "delay_s": not_before_s}
+    values = {
+        "repository_id": repository_id,
+        "number": number,
+        "why": clean_text(why),
+        "delay_s": not_before_s,
+        "notify": ring is None,
+    }
     with translate(f"writing a look at issue {number} of repository {repository_id}"):
-        await conn.execute(WRITE, values)
+        row = await (await conn.execute(WRITE, values)).fetchone()
+    if ring is not None and row is not None and row[0]:
+        ring([Wake(CHANNEL)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +209,13 @@ async def fail_look(
 NOTIFY = "SELECT pg_notify(%(channel)s, %(payload)s)"
 
 
-async def notify(conn: Connection, channel: str, payload: str = "") -> None:
-    """Wake whoever listens; a lost wake costs one poll."""
+async def notify(conn: Connection, channel: str, payload: str = "", *, ring: Ring | None = None) -> None:
+    """Wake whoever listens; a lost wake costs one poll. With `ring` nothing is sent, it is told."""
+    if ring is not None:
+        ring([Wake(channel, payload)])
+        return
     with translate(f"notifying {channel}"):
         await conn.execute(NOTIFY, {"channel": channel, "payload": payload})
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """A notification; `channel` None: the listener has just begun to listen (again), anything may have happened."""
-
-    channel: str | None = None
-    payload: str = ""
 
 
 NOTIFY_ALL = """
@@ -265,24 +300,38 @@ WITH place AS (
   SELECT p.id, %(number)s::int, %(why)s FROM place p WHERE NOT p.own
   ON CONFLICT (repository_id, number) DO UPDATE
      SET written_at = clock_timestamp(), why = EXCLUDED.why, failures = 0, error = NULL, not_before = '-infinity'
-  RETURNING pg_notify('tireless_look', '')
+  RETURNING CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_look', '') END
 )
 SELECT p.own, (SELECT count(*) FROM noted) AS noted FROM place p
 """
 
 
-async def hint(conn: Connection, forge: str, forge_repo_id: int, number: int, *, sender_id: int, why: str) -> Hinted:
-    """Ask for an issue to be judged again because a webhook spoke of it."""
+async def hint(
+    conn: Connection,
+    forge: str,
+    forge_repo_id: int,
+    number: int,
+    *,
+    sender_id: int,
+    why: str,
+    ring: Ring | None = None,
+) -> Hinted:
+    """Ask for an issue to be judged again because a webhook spoke of it. One statement."""
     values = {
         "forge": forge,
         "forge_repo_id": forge_repo_id,
         "number": number,
         "sender_id": sender_id,
         "why": clean_text(why)[:200],
+        "notify": ring is None,
     }
     with translate(f"noting a webhook of {forge} about issue {number}"):
         async with conn.cursor(row_factory=dict_row) as cursor:
             row = await (await cursor.execute(HINT, values)).fetchone()
     if row is None:
         return Hinted.UNKNOWN
-    return Hinted.OWN if row["own"] else Hinted.NOTED
+    if row["own"]:
+        return Hinted.OWN
+    if ring is not None:
+        ring([Wake(CHANNEL)])
+    return Hinted.NOTED

@@ -13,6 +13,7 @@ from tireless.domain.cursor import Cursor
 from tireless.domain.issue import Person, RepoRef, Repository
 from tireless.errors import NotKnown, Refused
 from tireless.store.db import Connection, clean_text, jsonb, translate
+from tireless.store.look import Ring, wake_lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,12 +363,12 @@ async def mark_unreadable(conn: Connection, repository_id: int, reason: str) -> 
         await _judge_rest(conn, repository_id, pending_only=not row[0])
 
 
-async def mark_readable(conn: Connection, repository_id: int) -> None:
+async def mark_readable(conn: Connection, repository_id: int, *, ring: Ring | None = None) -> None:
     """It can be read: its jobs wait no more for that. In a transaction."""
     with translate(f"marking repository {repository_id} readable"):
         row = await (await conn.execute(READABLE, {"id": repository_id})).fetchone()
     if row is not None:
-        await _judge_rest(conn, repository_id)
+        await _judge_rest(conn, repository_id, ring=ring)
 
 
 # The trigger of 0002 looks at `tracked` and `readable`; it only has to be touched. The repository's row is locked.
@@ -384,12 +385,16 @@ WITH kin AS MATERIALIZED (
   SELECT id, 'intake', CASE WHEN state = 'pending' THEN 'wake' ELSE 'wait' END, was, state, reason
     FROM moved WHERE was <> state
 ), woken AS MATERIALIZED (
-  SELECT pg_notify('tireless_lane', lane) FROM (SELECT DISTINCT lane FROM moved WHERE state = 'pending') AS one
+  SELECT lane, CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_lane', lane) END
+    FROM (SELECT DISTINCT lane FROM moved WHERE state = 'pending') AS one
 )
-SELECT count(*) FROM woken
+SELECT lane FROM woken
 """
 
 
-async def _judge_rest(conn: Connection, repository_id: int, *, pending_only: bool = False) -> None:
+async def _judge_rest(
+    conn: Connection, repository_id: int, *, pending_only: bool = False, ring: Ring | None = None
+) -> None:
+    values = {"id": repository_id, "pending_only": pending_only, "notify": ring is None}
     with translate(f"judging the resting jobs of repository {repository_id}"):
-        await conn.execute(JUDGE_REST, {"id": repository_id, "pending_only": pending_only})
+        wake_lanes(ring, [str(row[0]) async for row in await conn.execute(JUDGE_REST, values)])

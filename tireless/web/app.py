@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from tireless.redact import Redactor
 from tireless.store.db import Pool
+from tireless.store.look import Ring
 from tireless.web.health import Pulses, healthz, readyz
 from tireless.web.hooks import webhook
 from tireless.web.hosts import KnownHosts
@@ -20,13 +21,14 @@ from tireless.web.pages import Pages
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the page is about. `hook_secrets`: by forge; None: its webhooks are refused."""
+    """What the page is about. `hook_secrets`: by forge; None: its webhooks are refused. `ring`: whom they tell."""
 
     installation: str
     hook_secrets: Mapping[str, str | None]
     redactor: Redactor
     hosts: Sequence[str] = ()
     """Names this page is asked for by, beside addresses and localhost."""
+    ring: Ring | None = None
 
 
 def build(pool: Pool, site: Site, pulses: Pulses) -> Starlette:
@@ -39,7 +41,7 @@ def build(pool: Pool, site: Site, pulses: Pulses) -> Starlette:
             Route("/healthz", healthz(pulses)),
             Route("/readyz", readyz(pulses, pool)),
             Route("/metrics", metrics(pool, pulses)),
-            Route("/webhook/{forge}", webhook(pool, site.hook_secrets), methods=["POST"]),
+            Route("/webhook/{forge}", webhook(pool, site.hook_secrets, ring=site.ring), methods=["POST"]),
         ],
         middleware=[Middleware(KnownHosts, names=site.hosts)],
     )

@@ -11,7 +11,7 @@ from tireless import log
 from tireless.errors import ForgeDenied, ForgeGarbled, StoreError
 from tireless.forge.webhook import MAX_BODY_BYTES, read
 from tireless.store.db import Pool
-from tireless.store.look import Hinted, hint
+from tireless.store.look import Hinted, Ring, hint
 
 _log = log.get(__name__)
 
@@ -20,8 +20,13 @@ class _TooLargeError(Exception):
     """The body is longer than any delivery we read."""
 
 
-def webhook(pool: Pool, secrets: Mapping[str, str | None]) -> Callable[[Request], Awaitable[Response]]:
-    """The endpoint. `secrets`: by forge, what its deliveries are signed with; None: none are taken."""
+def webhook(
+    pool: Pool, secrets: Mapping[str, str | None], *, ring: Ring | None = None
+) -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint. `secrets`: by forge, what its deliveries are signed with; None: none are taken.
+
+    `ring` is told to wake the poller for what was noted; without it each note does so itself.
+    """
 
     async def answer(request: Request) -> Response:
         forge = request.path_params["forge"]
@@ -58,6 +63,7 @@ def webhook(pool: Pool, secrets: Mapping[str, str | None]) -> Callable[[Request]
                     found.number,
                     sender_id=found.sender_id,
                     why=f"webhook {found.event} {found.action}".strip(),
+                    ring=ring,
                 )
         except StoreError as error:
             # The forge will not send it again: the next poll sees what it was about.
