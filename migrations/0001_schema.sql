@@ -39,6 +39,7 @@ CREATE TABLE repository (
   newest_seen       timestamptz,                             -- forge time: greatest updated_at stored
   newest_first_seen_at timestamptz,                          -- when that stamp was first met, our clock
   poll_not_before   timestamptz NOT NULL DEFAULT '-infinity',
+  polled_at         timestamptz,                             -- when the last poll that saw all there was to see was begun
   full_scan_at      timestamptz,
   searched          boolean NOT NULL DEFAULT false,          -- its changes are seen by the search for its owner's issues
   search_fault      text,                                    -- why they are not, where they could be

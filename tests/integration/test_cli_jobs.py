@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,10 @@ async def test_explain_says_what_is_in_the_way(desk: Desk, conn: Connection) -> 
     assert (said.data["reason"], said.data["claimable"], said.data["job"]) == ("on_hold", False, made.job_id)
     codes = [gate["code"] for gate in said.data["gates"] if gate["passed"] is False]
     assert codes == ["on_hold", "no_runner"]
+    assert said.data["as_of"]
+    assert said.data["next_poll"]
     text = (await desk("explain", f"{rows.REPO}#{made.number}")).out
+    assert re.search(r"^as of 2[-0-9: ]+ UTC; read again by the next poll, due at 2[-0-9: ]+ UTC$", text, re.MULTILINE)
     assert "NO  is it not on hold? (on_hold)" in text
     assert "Next: take `tireless/hold` off" in text
     free = await rows.job(conn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -189,6 +190,100 @@ async def test_an_issue_without_job_names_the_gate_it_fails(
     after = [one.passed for one in found.gates if ORDER[one.gate.code] > ORDER[code]]
     assert set(before) == {True}
     assert set(after) == {None}
+
+
+NOW = datetime(2020, 1, 1, 12, 0, tzinfo=UTC)
+LATER = datetime(2222, 1, 1, tzinfo=UTC)
+
+
+def ago(minutes: float) -> datetime:
+    """A moment before NOW."""
+    return NOW - timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize(
+    ("repository", "owner", "look", "as_of", "due", "words"),
+    [
+        ({}, None, None, ago(9), None, "the next poll, due at "),
+        ({"polled_at": ago(5), "poll_not_before": LATER}, None, None, ago(5), LATER, "due at 2222-01-01 00:00:00 UTC"),
+        (
+            {"searched": True, "polled_at": ago(5), "poll_not_before": NOW},
+            {"asked_at": ago(2), "poll_not_before": LATER},
+            None,
+            ago(2),
+            LATER,
+            "due at 2222-01-01 00:00:00 UTC",
+        ),
+        (
+            {"polled_at": ago(5), "poll_not_before": LATER + timedelta(days=1)},
+            None,
+            {"not_before": LATER},
+            ago(5),
+            LATER,
+            "due at 2222-01-01 00:00:00 UTC",
+        ),
+        (
+            {"polled_at": ago(70), "poll_not_before": ago(60)},
+            None,
+            None,
+            ago(9),
+            ago(60),
+            "which was due at 2020-01-01 11:00:00 UTC (is `tireless serve` running?)",
+        ),
+        (
+            {"take_token": uuid4(), "take_by": "p", "take_until": LATER, "poll_not_before": ago(9)},
+            None,
+            None,
+            ago(9),
+            ago(9),
+            "the poll that is under way",
+        ),
+        (
+            {"poll_failures": 2, "poll_error": "502 Bad Gateway.", "poll_not_before": LATER},
+            None,
+            None,
+            ago(9),
+            LATER,
+            "due at 2222-01-01 00:00:00 UTC (the last one failed: 502 Bad Gateway)",
+        ),
+    ],
+    ids=["never polled", "polled", "searched", "looked at", "late", "under way", "failed"],
+)
+async def test_what_is_not_asked_for_says_when_it_was_seen_and_when_it_is_next(
+    conn: Connection,
+    repository: dict[str, Any],
+    owner: dict[str, Any] | None,
+    look: dict[str, Any] | None,
+    as_of: datetime,
+    due: datetime | None,
+    words: str,
+) -> None:
+    """A label put on a moment ago is not there yet: the answer holds as of a moment, and a poll is to come."""
+    issue_id = await rows.issue(conn, asked_at=ago(9))
+    place = await rows.repository(conn, **repository)
+    if owner is not None:
+        await rows.insert(conn, "owner_poll", forge=rows.FORGE, owner="acme", **owner)
+    if look is not None:
+        number = (await rows.row(conn, "issue", issue_id))["number"]
+        await rows.insert(conn, "look", repository_id=place, number=number, why="later", **look)
+    found = await explained(conn, 1)
+    assert failed(found) == ["not_asked"]
+    assert found.first is not None
+    assert found.fresh is not None
+    assert found.fresh.as_of == as_of
+    assert found.fresh.next_at is not None
+    assert due in (None, found.fresh.next_at)
+    assert f"as of {as_of:%Y-%m-%d %H:%M:%S} UTC" in found.first.sentence
+    assert words in found.first.next_step
+
+
+async def test_what_nobody_watches_is_not_read_again(conn: Connection) -> None:
+    """Then no poll is promised."""
+    await rows.issue(conn)
+    await rows.repository(conn, tracked=False)
+    found = await explained(conn, 1)
+    assert found.fresh is not None
+    assert (found.fresh.next_at, found.fresh.late) == (None, False)
 
 
 async def test_what_is_not_known_is_said(conn: Connection) -> None:

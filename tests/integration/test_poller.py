@@ -14,7 +14,8 @@ from tests.support.ingest import GO, IMPLEMENT, RULES, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.errors import StoreUnavailable
 from tireless.services.tracker import Tracker
-from tireless.store.db import transaction
+from tireless.store.db import clock, transaction
+from tireless.store.explaining import Explanation, explain
 from tireless.store.intake import sync_repositories
 
 LIST = r"/issues\?state=all"
@@ -93,6 +94,31 @@ async def test_overlapping_polls_read_no_timeline_of_what_was_judged(ingest: Ing
     await ingest.stage.alice.comment(ingest.stage.path, 1, "Soon?")
     await ingest.poll()
     assert len([target for target in await asked(ingest, mark) if "timeline" in target]) == 1
+
+
+async def test_explain_says_as_of_which_poll_it_speaks(ingest: Ingest) -> None:
+    """A label put on since is not seen yet; a poll that shows no change moves the moment all the same."""
+    await ingest.judge_strangers()
+    number = await ingest.ask()
+
+    async def explained() -> Explanation:
+        return await explain(ingest.conn, ingest.stage.path, number, scheme=RULES.scheme)
+
+    for _ in range(2):
+        before = await clock(ingest.conn)
+        await ingest.poll()
+        found = await explained()
+        assert found.first is not None
+        assert found.first.gate.code == "not_asked"
+        assert found.fresh is not None
+        assert found.fresh.as_of is not None
+        assert found.fresh.as_of >= before
+        assert found.fresh.next_at == (await ingest.repository())["poll_not_before"]
+    await ingest.ask(GO, IMPLEMENT, number=number)
+    again = await explained()
+    assert (again.first, again.fresh) == (found.first, found.fresh)
+    await ingest.poll()
+    assert (await explained()).first is None
 
 
 async def test_two_updates_in_one_second_are_both_seen(ingest: Ingest) -> None:

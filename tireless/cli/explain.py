@@ -6,8 +6,9 @@ import click
 
 from tireless.cli.frame import Frame, database, pass_frame, printing, run
 from tireless.cli.words import how_to_end, issue, why_held
-from tireless.domain.gates import Judged
+from tireless.domain.gates import Judged, next_reading
 from tireless.store import inspect
+from tireless.store.explaining import told_of
 from tireless.store.inspect import Explanation
 
 NOT_FOUND = 4
@@ -68,6 +69,8 @@ def _data(found: Explanation) -> dict[str, object]:
         "held_hosts": found.held_hosts,
         "setup_holds": found.setup_holds,
         "warnings": found.warnings,
+        "as_of": found.fresh.as_of if found.fresh else None,
+        "next_poll": found.fresh.next_at if found.fresh else None,
         "gates": gates,
     }
 
@@ -78,6 +81,10 @@ def _told(found: Explanation, *, everything: bool) -> str:
     if found.job_id is not None:
         reason = f" ({found.reason})" if found.reason else ""
         lines.append(f"job {found.job_id}: {found.state}{reason}, {found.kind}, lane {found.lane}")
+    if found.fresh is not None and found.fresh.as_of is not None:
+        told = told_of(found.fresh)
+        then = f"; read again by {next_reading(told)}" if found.fresh.next_at is not None else ""
+        lines.append(f"as of {told['as_of']}{then}")
     lines += ["", _sum(found)]
     lines += [f"warning: {each}" for each in found.warnings]
     if not any(each.passed is False and "hosts" in each.details for each in found.gates):

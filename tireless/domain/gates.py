@@ -233,6 +233,29 @@ def _unreadable(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
     return f"The repository cannot be read with the bot's token{why}".rstrip(".") + ".", "give the bot's user access."
 
 
+def next_reading(said: Details) -> str:
+    """Which poll reads the issue again, in words that follow a verb; the moments stand in `said` as they are shown."""
+    if said.get("under_way"):
+        return "the poll that is under way"
+    due = f", due at {said['next']}" if said.get("next") else ""
+    if said.get("late"):
+        due = f", which was due at {said['next']} (is `tireless serve` running?)"
+    fault = f" (the last one failed: {str(said['fault']).rstrip('.')})" if said.get("fault") else ""
+    return f"the next poll{due}{fault}"
+
+
+def _not_asked(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+    as_of = f", as of {said['as_of']}" if said.get("as_of") else ""
+    step = f"put on `{scheme.opt_in}` and a mode" if scheme.require_opt_in else f"put on {_modes(scheme)}"
+    return f"No label asks for work{as_of}.", f"{step}; what was put on since is seen by {next_reading(said)}."
+
+
+def _unseen(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
+    as_of = f"; the repository was, at {said['as_of']}" if said.get("as_of") else ""
+    step = f"wait for {next_reading(said)}, or run `tireless poll --once`."
+    return f"The issue has not been read yet{as_of}.", step
+
+
 def _later(sentence: str) -> _Say:
     """Words about something that time ends."""
 
@@ -260,10 +283,10 @@ _SAYINGS: Mapping[str, _Say] = {
     "unknown_repository": _fixed("No such repository is known here.", "`tireless repos add` it, or configure it."),
     "untracked": _fixed("The repository is not watched.", "`tireless repos add` it, or configure it."),
     "unreadable": _unreadable,
-    "unseen": _fixed("The issue has not been read yet.", "wait for the next poll, or run `tireless poll --once`."),
+    "unseen": _unseen,
     "gone": _fixed("The issue was deleted.", "make a new one."),
     "closed": _fixed("The issue is closed.", "reopen it."),
-    "not_asked": _fixed("No label asks for work.", "put on {opt_in} and a mode."),
+    "not_asked": _not_asked,
     "unknown_label": _unknown_label,
     "cannot_tell": _cannot_tell,
     "stranger": _stranger,

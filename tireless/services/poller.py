@@ -213,6 +213,7 @@ class Poller:
                 delay_s=delay_s,
                 # where the search sees its changes, the next poll of its own is the next full scan
                 searched_delay_s=self._full_scan_s * (1 + 0.1 * self._jitter()),
+                began=scanned.began if scanned.whole else None,
             )
         _log.debug("repository polled", repository=str(repo.ref), issues=scanned.issues, made=scanned.made, full=full)
         return scanned

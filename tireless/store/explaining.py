@@ -14,6 +14,7 @@ from tireless.domain.gates import GATES, TRIAGE_CODES, Details, Judged, triage_s
 from tireless.domain.labels import LabelScheme
 from tireless.errors import UsageError
 from tireless.store.db import Connection, translate
+from tireless.store.freshness import Freshness, freshness
 from tireless.store.inspect_places import ALIVE_S
 from tireless.store.lanes import HoldRow, hold_rows
 
@@ -46,6 +47,8 @@ class Explanation:
     setup_holds: tuple[HoldRow, ...]
     """Why the lane cannot be started on some hosts; in the way only where every living runner is on one of them."""
     warnings: tuple[str, ...]
+    fresh: Freshness | None
+    """How old all of this is; None where no row knows the repository."""
 
     @property
     def held_hosts(self) -> tuple[str, ...]:
@@ -97,6 +100,7 @@ async def explain(
             raise UsageError(f"{repo} is known on several forges: say which one of {names}")
         place = places[0] if places else None
         issue = await _one(conn, ISSUE, {"repository_id": place["id"], "number": number}) if place else None
+        fresh = await freshness(conn, place["id"], number) if place else None
         job = await _one(conn, NEWEST_JOB, {"issue_id": issue["id"]}) if issue else None
         ahead = await _count(conn, AHEAD, job) if job is not None and job["state"] == "pending" else None
         serving = await _all(conn, SERVING, {"lane": job["lane"], "alive_s": ALIVE_S}) if job is not None else []
@@ -104,6 +108,7 @@ async def explain(
         holds = await hold_rows(conn, job["lane"]) if job is not None and queued else []
     setup_holds = tuple(hold for hold in holds if hold.source == "setup")
     failing = _failing(place, issue, job, len(serving))
+    failing |= {code: told_of(fresh) for code in ("not_asked", "unseen") if fresh and code in failing}
     if job is not None and job["state"] == "pending" and "lane_held" not in failing:
         failing |= _held_everywhere(job["lane"], setup_holds, {row["host"] for row in serving})
     gates = _judged(failing, scheme, has_live_job=job is not None and "ended" not in failing)
@@ -126,7 +131,14 @@ async def explain(
         runners=len(serving),
         setup_holds=setup_holds,
         warnings=(*warning_sentences(details, scheme), *_left_open(job)),
+        fresh=fresh,
     )
+
+
+def told_of(fresh: Freshness) -> dict[str, object]:
+    """What gates.next_reading wants to know, shown as people read it."""
+    told = {"as_of": _shown(fresh.as_of), "next": _shown(fresh.next_at), "fault": fresh.fault}
+    return {**told, "under_way": fresh.under_way, "late": fresh.late}
 
 
 def _left_open(job: DictRow | None) -> list[str]:

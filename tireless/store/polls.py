@@ -80,6 +80,7 @@ UPDATE repository SET since = %(since)s, newest_seen = %(newest)s, newest_first_
        judged_by = CASE WHEN %(full)s::boolean THEN %(judged_by)s ELSE judged_by END,
        poll_not_before = clock_timestamp() + make_interval(
          secs => CASE WHEN searched THEN %(searched_delay_s)s::float8 ELSE %(delay_s)s::float8 END),
+       polled_at = coalesce(%(began)s::timestamptz, polled_at),
        poll_failures = 0, poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
  WHERE id = %(id)s AND take_token = %(token)s
 """
@@ -94,8 +95,11 @@ async def polled(
     judged_by: str,
     delay_s: float,
     searched_delay_s: float = 3600.0,
+    began: datetime | None = None,
 ) -> bool:
     """A poll came to its end; the next one is due in `delay_s` seconds. False: the take was lost, nothing moved.
+
+    `began`: when, if it has seen all that had changed by then.
 
     `searched_delay_s`: in so many where the search for its owner's issues sees its changes.
 
@@ -111,6 +115,7 @@ async def polled(
         "judged_by": judged_by,
         "delay_s": delay_s,
         "searched_delay_s": searched_delay_s,
+        "began": began,
     }
     with translate(f"ending the poll of {repo.ref}"):
         return (await conn.execute(POLLED, values)).rowcount == 1
