@@ -31,6 +31,7 @@ from tireless.services.ringing import Bell
 from tireless.store import migrate
 from tireless.store.db import Pool
 from tireless.store.lanes import lane_rows, sync_lanes
+from tireless.store.polls import poll_sooner
 from tireless.web.server import serve as serve_web
 from tireless.web.server import url_of
 
@@ -61,6 +62,7 @@ async def _serve(
         open_forges(settings) as forges,
     ):
         await _configure_lanes(settings, db)
+        await _poll_as_configured(settings, db)
         loops = build_loops(settings, db, forges, told.redactor, ring=ring)
         parts = {name: loop.run(stop) for name, loop in loops.items()}
         parts["listener"] = until(stop, hear(url, wakes(loops)))
@@ -184,6 +186,20 @@ async def _configure_lanes(settings: Settings, db: Pool) -> None:
     async with db.connection() as conn:
         if closed := await sync_lanes(conn, settings.lane_values):
             _log.warning("lanes closed, they are gone from the configuration", lanes=closed)
+
+
+async def _poll_as_configured(settings: Settings, db: Pool) -> None:
+    """A shorter interval counts at once: when each repository is due was written down under the former one."""
+    poll = settings.poll
+    async with db.connection() as conn:
+        sooner = await poll_sooner(
+            conn,
+            list(settings.forges),
+            poll_s=poll.interval.total_seconds(),
+            full_scan_s=poll.full_scan.total_seconds(),
+        )
+    if sooner:
+        _log.info("polls brought forward, the interval is shorter now", count=sooner)
 
 
 async def _agree_on_lanes(settings: Settings, db: Pool) -> None:

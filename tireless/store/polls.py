@@ -149,6 +149,42 @@ async def set_aside(conn: Connection, repo: RepoRow, *, delay_s: float) -> None:
         await conn.execute(SET_ASIDE, {"id": repo.id, "token": repo.token, "delay_s": delay_s})
 
 
+# Spread, lest all be due in one moment. A backoff is no schedule: it stays.
+SOONER = """
+WITH late AS MATERIALIZED (
+  SELECT r.id, h.most_s FROM repository r
+   CROSS JOIN LATERAL (
+     SELECT CASE WHEN r.searched OR NOT r.readable THEN %(full_scan_s)s::float8 ELSE %(poll_s)s::float8 END AS most_s) h
+   WHERE r.tracked AND r.forge = ANY (%(forges)s::text[]) AND r.poll_failures = 0
+     AND r.poll_not_before > clock_timestamp() + make_interval(secs => 1.1 * h.most_s)
+   ORDER BY r.id FOR NO KEY UPDATE OF r
+)
+UPDATE repository r SET poll_not_before = clock_timestamp() + make_interval(secs => late.most_s * random())
+  FROM late WHERE r.id = late.id
+"""
+OWNERS_SOONER = """
+WITH late AS MATERIALIZED (
+  SELECT o.forge, o.owner FROM owner_poll o
+   WHERE o.forge = ANY (%(forges)s::text[]) AND o.poll_failures = 0
+     AND o.poll_not_before > clock_timestamp() + make_interval(secs => 1.1 * %(poll_s)s::float8)
+   ORDER BY o.forge, o.owner FOR NO KEY UPDATE
+)
+UPDATE owner_poll o SET poll_not_before = clock_timestamp() + make_interval(secs => %(poll_s)s::float8 * random())
+  FROM late WHERE o.forge = late.forge AND o.owner = late.owner
+"""
+
+
+async def poll_sooner(conn: Connection, forges: Sequence[str], *, poll_s: float, full_scan_s: float) -> int:
+    """Bring forward what was scheduled later than these intervals allow, as under longer ones; how many polls.
+
+    Any number of processes may do it, while others poll.
+    """
+    values = {"forges": list(forges), "poll_s": poll_s, "full_scan_s": full_scan_s}
+    with translate("bringing polls forward"):
+        repositories = (await conn.execute(SOONER, values)).rowcount
+        return repositories + (await conn.execute(OWNERS_SOONER, values)).rowcount
+
+
 # ------------------------------------------------------------------------------------------------ what need not be read
 
 STORED = """
