@@ -135,7 +135,7 @@ async def pool(dsn: str) -> AsyncIterator[Pool]:
 def _remove_server() -> None:
     state = Path(os.environ.pop(_STATE))
     if state.is_dir():
-        asyncio.run(EmbeddedPostgres(state).stopped(20))
+        asyncio.run(EmbeddedPostgres(state).stopped(90))
         shutil.rmtree(state)
 
 

@@ -64,7 +64,7 @@ def demo(place: Path, *words: str, user: str = "") -> Process:
 
 async def left_of(place: Path) -> tuple[dict[int, str], list[str]]:
     """Processes and files of the demo that are still there, after a moment for those that are just ending."""
-    return await until_gone(place, limit_s=5), sorted(each.name for each in place.iterdir())
+    return await until_gone(place), sorted(each.name for each in place.iterdir())
 
 
 def by(rows: list[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:

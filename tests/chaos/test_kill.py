@@ -87,7 +87,7 @@ async def test_serve_is_killed(dsn: str, pool: Pool, moment: Moment) -> None:
 
 WAITS_FOR_JOB: LiteralString = "SELECT 1 FROM job WHERE publish_not_before > clock_timestamp()"
 WAITS_FOR_COMMENT: LiteralString = "SELECT 1 FROM mirror WHERE not_before > clock_timestamp()"
-LATE: dict[str, tuple[At, LiteralString]] = {
+LATE: dict[str, tuple[LateAtForge, LiteralString]] = {
     "a pull request": (LateAtForge("POST", r"/pulls$"), WAITS_FOR_JOB),
     "a child": (LateAtForge("POST", r"/issues$"), WAITS_FOR_JOB),
     "a comment": (LateAtForge("POST", r"/comments$"), WAITS_FOR_COMMENT),
@@ -96,9 +96,12 @@ LATE: dict[str, tuple[At, LiteralString]] = {
 
 @pytest.mark.parametrize("late", LATE)
 async def test_what_the_dead_sent_arrives_late(dsn: str, pool: Pool, late: str) -> None:
-    """The forge carries a create out after the next `serve` began: that one waits, by the clock, and finds it."""
+    """The forge carries a create out after the next `serve` began: that one waits for it, and finds it in time.
+
+    It waits three minutes, which no machine takes to begin it; they pass when the create has arrived.
+    """
     at, waits = LATE[late]
-    async with installation(dsn, pool, timeout_s=5) as place, AsyncExitStack() as gate:
+    async with installation(dsn, pool, timeout_s=60) as place, AsyncExitStack() as gate:
         reached = await gate.enter_async_context(at.armed(place))
         await place.start("serve")
         await place.start("run")
@@ -108,6 +111,8 @@ async def test_what_the_dead_sent_arrives_late(dsn: str, pool: Pool, late: str) 
         await place.start("serve")
         await place.asked(waits)
         await gate.aclose()
+        await at.arrived(place)
+        await place.waits_end()
         await place.rests(place.cast)
         await _nothing_is_twice(place)
 
@@ -135,7 +140,7 @@ async def test_push_of_the_dead_arrives_late_and_is_adopted(dsn: str, pool: Pool
 
 async def test_a_lease_runs_out_by_itself(dsn: str, pool: Pool) -> None:
     """No row is moved: the agent dies with its runner, and when the lease is over another runner has the job."""
-    async with installation(dsn, pool, lease_s=6) as place:
+    async with installation(dsn, pool, lease_s=12) as place:
         async with AtAgent("implement").armed(place) as reached:
             await place.start("serve")
             await place.start("run")

@@ -22,7 +22,7 @@ from tireless.agent.protocol import SCHEMAS
 from tireless.domain.result import Malformed, parse_result
 from tireless.services.waiting import all_gone
 
-LIMIT_S = 30.0
+LIMIT_S = 90.0
 ROOT = Path(__file__).parents[2]
 DENIED_QUESTION = "was refused tools that it asked for:\n\n- Bash touch x"
 

@@ -56,8 +56,8 @@ async def test_a_label_becomes_a_pull_request(home: Path, place: Place) -> None:
         assert up.lines[0].startswith("tireless: no database is configured, using a private PostgreSQL")
         assert str(home / "state" / "pg") in up.lines[0]
         number = await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
-        await asyncio.wait_for(opened.wait(), 60)
-        await asyncio.wait_for(told.wait(), 60)
+        await asyncio.wait_for(opened.wait(), 90)
+        await asyncio.wait_for(told.wait(), 90)
         async with httpx.AsyncClient(base_url=page) as client:
             health = (await client.get("/healthz")).json()
             assert health["ok"], health
@@ -90,11 +90,11 @@ while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.05)
         await up.logged("draining began")
         go.touch()
         assert (await up.logged("attempt finished"))["outcome"] == "done"
-        assert await asyncio.wait_for(up.process.wait(), 60) == 0
+        assert await asyncio.wait_for(up.process.wait(), 90) == 0
     opened = await seen(place, "POST", r"/repos/alice/project/pulls$")
     if not await place.alice.pulls(REPOSITORY):
         async with Running("up", "--config", path, home=home) as up:
-            await asyncio.wait_for(opened.wait(), 60)
+            await asyncio.wait_for(opened.wait(), 90)
             assert await up.stop() == 0
     assert len(await place.alice.pulls(REPOSITORY)) == 1
     assert await left_over(home) == []
@@ -144,7 +144,7 @@ async def test_a_third_signal_stops_at_once(home: Path, place: Place) -> None:
 
 async def left_over(home: Path) -> list[str]:
     """Command lines of processes that still name this directory, once the private database has had time to end."""
-    assert await EmbeddedPostgres(home / "state" / "pg").stopped(30)
+    assert await EmbeddedPostgres(home / "state" / "pg").stopped(90)
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

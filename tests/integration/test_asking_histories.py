@@ -127,7 +127,7 @@ def numbers() -> int:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(max(300, int(ENDLESS or 0) * 10))
+@pytest.mark.timeout(max(600, int(ENDLESS or 0) * 10))
 def test_histories_come_to_rest_as_they_must(place: Place) -> None:
     """Nothing is missed, nothing done twice, nothing done because a stranger asked."""
     play(place, at_rest, list(ACTS), numbers(), many=int(ENDLESS or HISTORIES))
@@ -135,7 +135,7 @@ def test_histories_come_to_rest_as_they_must(place: Place) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(max(300, int(ENDLESS or 0) * 10))
+@pytest.mark.timeout(max(600, int(ENDLESS or 0) * 10))
 def test_histories_seen_act_by_act_make_exactly_these_jobs(place: Place) -> None:
     """The sets are equal after every single act: which request, which kind, which state."""
     play(place, each_seen, SEEN, numbers(), many=int(ENDLESS or HISTORIES))
@@ -165,7 +165,7 @@ def look_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("mutate", "by", "first"),
     [

@@ -30,7 +30,7 @@ def test_bench_installs_its_rivals_when_they_are_missing(tmp_path: Path, install
         program.chmod(0o755)
     (tmp_path / ".tireless-stamp").touch()
     env = {"PATH": os.environ["PATH"], "TIRELESS_VENV": str(tmp_path), "TIRELESS_NO_UV": "1"}
-    done = subprocess.run([ROOT / "run", "bench", "--quick"], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([ROOT / "run", "bench", "--quick"], env=env, capture_output=True, text=True, timeout=120)
     asked, started = done.stdout.splitlines()
     assert f"-e {ROOT}[dev,bench] -c {ROOT}/constraints.txt" in asked
     assert (started, done.returncode) == ("python -m bench --quick", 0)

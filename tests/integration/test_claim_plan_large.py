@@ -162,7 +162,7 @@ async def alone_dsn() -> AsyncIterator[str]:
         yield server.url
     finally:
         server.release()
-        await server.stopped(30)
+        await server.stopped(90)
         shutil.rmtree(state)
 
 
@@ -174,7 +174,7 @@ async def alone(alone_dsn: str) -> AsyncIterator[Connection]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_million_ended_jobs_cost_a_claim_nothing(alone: Connection, alone_dsn: str) -> None:
     """With statistics that are not there, fresh, or from before the history, prepared or not: within a fifth."""
     conn, dsn = alone, alone_dsn

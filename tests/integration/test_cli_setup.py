@@ -223,6 +223,6 @@ async def test_a_reader_that_leaves_is_no_traceback(tmp_path: Path) -> None:
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert (said.stdout, said.stderr) == ("#", "")

@@ -119,7 +119,7 @@ async def stopped_with_rows(state: Path) -> int:
     """A cluster that was used and stopped; the user it belongs to."""
     async with EmbeddedPostgres(state) as server:
         await ask(server.url, "CREATE TABLE kept (n int)")
-    assert await server.stopped(20)
+    assert await server.stopped(90)
     return (state / "data").stat().st_uid
 
 
@@ -138,7 +138,7 @@ async def test_a_stale_pid_file_does_not_stop_the_start(state: Path, whose: str)
     user = owner if os.geteuid() == 0 else None
     # Of the server's own user: others' processes PostgreSQL does not take for a server. The stranger even works in the
     # data directory, as a person who looks around there does.
-    stranger = subprocess.Popen(["sleep", "60"], cwd=state / "data", user=user)
+    stranger = subprocess.Popen(["sleep", "600"], cwd=state / "data", user=user)
     zombie = subprocess.Popen(["true"], user=user)
     try:
         os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)

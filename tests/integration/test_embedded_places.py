@@ -27,7 +27,7 @@ async def test_a_long_path_gets_its_socket_elsewhere(state: Path) -> None:
         sockets = Path(str(await ask(server.url, "SHOW unix_socket_directories")))
         assert sockets.parent == Path("/tmp")
         assert sockets.stat().st_mode & 0o777 == 0o700
-    assert await server.stopped(20)
+    assert await server.stopped(90)
     assert not sockets.exists()
 
 
@@ -67,7 +67,7 @@ async def test_a_server_that_does_not_start_is_reported_with_its_log(state: Path
     """A configuration the server refuses: the error carries the server's own words."""
     async with EmbeddedPostgres(state, fast=True) as server:
         pass
-    assert await server.stopped(20)
+    assert await server.stopped(90)
     with (state / "data" / "postgresql.conf").open("a") as conf:
         conf.write("nonsense = 1\n")
     with pytest.raises(EmbeddedError, match="nonsense"):
@@ -144,7 +144,7 @@ async def test_binaries_below_a_closed_home_are_copied(state: Path, tmp_path: Pa
             assert exe.is_relative_to(state)
             (copy,) = state.glob("server-*")
             assert exe.is_relative_to(copy)
-        assert await server.stopped(20)
+        assert await server.stopped(90)
 
 
 @as_root

@@ -311,7 +311,7 @@ async def test_webhooks_are_signed_hints(stage: Stage) -> None:
         await stage.mallory.comment(stage.path, number, "hello")
         hints = []
         for _ in range(3):
-            headers, body = await asyncio.wait_for(got.get(), 10)
+            headers, body = await asyncio.wait_for(got.get(), 90)
             hints.append(webhook.read(headers, body, "s3cret"))
             assert not webhook.signed(headers, body + b" ", "s3cret")
             assert not webhook.signed(headers, body, "other")
@@ -329,7 +329,7 @@ async def test_a_hook_without_secret_signs_nothing(stage: Stage) -> None:
     async with _receiver() as (url, got):
         await _hook(stage, url, "")
         await stage.alice.create_issue(stage.path, "x")
-        headers, body = await asyncio.wait_for(got.get(), 10)
+        headers, body = await asyncio.wait_for(got.get(), 90)
     with pytest.raises(ForgeDenied):
         webhook.read(headers, body, "s3cret")
     with pytest.raises(ForgeDenied):

@@ -59,7 +59,7 @@ class Git:
             env=self._env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         return done.returncode, done.stdout + done.stderr

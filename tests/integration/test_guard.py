@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,30 @@ async def witness(tmp_path: Path) -> AsyncIterator[Witness]:
     found.close()
 
 
+@contextlib.asynccontextmanager
+async def guarded(run: RunSpec, *how: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, FileIO, FileIO]]:
+    """A guard without any runner, with ten minutes to go: its process, and our ends of its control and report pipes."""
+    control_read, control_write = os.pipe()
+    report_read, report_write = os.pipe()
+    numbers = (str(control_read), str(report_write), repr(boottime() + 600), repr(run.grace_s), "a-mark")
+    with FileIO(report_read) as report:
+        with FileIO(control_write, "w") as control:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", *(how or (guard.__file__,)), *numbers, *run.argv),
+                cwd=run.cwd,
+                env=dict(run.env),
+                pass_fds=(control_read, report_write),
+                start_new_session=True,
+            )
+            os.close(control_read)
+            os.close(report_write)
+            yield process, control, report
+        await asyncio.wait_for(process.wait(), LIMIT_S)
+
+
 async def test_stray_without_group_mark_or_parent_is_found(tmp_path: Path, witness: Witness) -> None:
     """A double-forked stray with a cleared environment is gone after the agent's clean exit."""
-    ended = await begin(spec(tmp_path, witness, sys.executable, "-I", "-S", "-c", ESCAPE), Control(boottime() + 60))
+    ended = await begin(spec(tmp_path, witness, sys.executable, "-I", "-S", "-c", ESCAPE), Control(boottime() + 600))
     assert (ended.exit_code, ended.survivors) == (0, ())
     pid = int(await witness.line())
     assert guard.look_up(pid) is None
@@ -85,7 +107,7 @@ async def test_stray_without_group_mark_or_parent_is_found(tmp_path: Path, witne
 
 async def test_grandchild_with_our_pipe_holds_up_nothing(tmp_path: Path, witness: Witness) -> None:
     """An agent that leaves `sleep` behind with its output ends at once, and the sleep with it."""
-    ended = await begin(spec(tmp_path, witness, *shell("sleep 9999 & exit 5")), Control(boottime() + 60))
+    ended = await begin(spec(tmp_path, witness, *shell("sleep 9999 & exit 5")), Control(boottime() + 600))
     assert ended.exit_code == 5
     await witness.line()
     await witness.gone()
@@ -97,39 +119,51 @@ async def test_orphans_are_reaped_while_the_agent_lives(tmp_path: Path, witness:
         "for n in 1 2 3 4 5; do (true & echo $! >&9) ; done; "
         'while ps -o ppid=,state= -A | grep -q "^ *$PPID *Z"; do :; done; exit 0'
     )
-    ended = await begin(spec(tmp_path, witness, *shell(script)), Control(boottime() + 60))
+    ended = await begin(spec(tmp_path, witness, *shell(script)), Control(boottime() + 600))
     assert ended.exit_code == 0
 
 
 async def test_deadline_kills_without_the_runner(tmp_path: Path, witness: Witness) -> None:
-    """Nobody renews: the agent is dead before the deadline, though it ignores TERM, and the lease counts as lost."""
-    deadline = boottime() + 1.0
-    running = begin(spec(tmp_path, witness, *shell("trap '' TERM; sleep 9999 & wait; wait")), Control(deadline))
-    await witness.line()
-    await witness.gone()
-    assert boottime() < deadline + 0.2
-    assert (await running).stopped is Stop.LEASE_LOST
+    """Nobody renews, nobody else looks at the clock: the guard itself kills an agent that ignores TERM."""
+    run = spec(tmp_path, witness, *shell("trap '' TERM; echo deaf >&9; sleep 9999 & wait; wait"))
+    async with guarded(run) as (guarding, control, report):
+        for _ in range(2):
+            await witness.line()
+        # Only now, so that no machine is too slow for the agent to have begun.
+        control.write(f"deadline {boottime() + 0.5!r}\n".encode())
+        await witness.gone()
+        assert await asyncio.wait_for(guarding.wait(), LIMIT_S) == 0
+        ended = json.loads(report.readall().splitlines()[-1])
+    assert (ended["cause"], ended["signal"], ended["left"]) == ("deadline", signal.SIGKILL, [])
+
+
+SOON_S = 4.0
+"""A deadline that is to pass, and still leaves the slowest machine the time to begin an agent before it."""
 
 
 async def test_renewed_deadline_lets_it_live(tmp_path: Path, witness: Witness) -> None:
     """A deadline that was moved on in time is not the one that kills."""
-    control = Control(boottime() + 0.6)
-    running = begin(spec(tmp_path, witness, *shell("sleep 0.8; exit 6")), control)
+    os.mkfifo(tmp_path / "go")
+    first = boottime() + SOON_S
+    control = Control(first)
+    running = begin(spec(tmp_path, witness, *shell("read go < go; exit 6")), control)
     await witness.line()
-    control.set_deadline(boottime() + 60)
+    control.set_deadline(boottime() + 600)
+    await asyncio.sleep(first - boottime())  # what is waited for is the deadline itself
+    await asyncio.to_thread((tmp_path / "go").write_text, "go\n")
     assert (await running).exit_code == 6
 
 
 async def test_deadline_that_passed_is_not_renewed(tmp_path: Path, witness: Witness) -> None:
     """A guard stopped (SIGSTOP) past its deadline kills when it goes on, whatever was written to it meanwhile."""
-    control = Control(boottime() + 0.5)
+    control = Control(boottime() + SOON_S)
     run = spec(tmp_path, witness, *shell("echo $PPID >&9; sleep 9999"))
     running = begin(run, control)
     await witness.line()
     pid = int(await witness.line())
     os.kill(pid, signal.SIGSTOP)
     await asyncio.sleep(control.deadline - boottime())  # what is waited for is the deadline itself
-    control.set_deadline(boottime() + 60)
+    control.set_deadline(boottime() + 600)
     os.kill(pid, signal.SIGCONT)
     assert (await running).stopped is Stop.LEASE_LOST
 
@@ -137,7 +171,7 @@ async def test_deadline_that_passed_is_not_renewed(tmp_path: Path, witness: Witn
 async def test_guard_that_does_not_obey_is_killed(tmp_path: Path, witness: Witness) -> None:
     """A guard stopped for good (its agent may do that) is killed past the deadline, and the agent is gone."""
     run = spec(tmp_path, witness, *shell("kill -STOP $PPID; sleep 9999"))
-    running = begin(run, Control(boottime() + 0.5))
+    running = begin(run, Control(boottime() + SOON_S))
     await witness.line()
     ended = await running
     assert ended.stopped is Stop.LEASE_LOST
@@ -147,7 +181,7 @@ async def test_guard_that_does_not_obey_is_killed(tmp_path: Path, witness: Witne
 async def test_killed_guard_takes_the_agent_along(tmp_path: Path, witness: Witness) -> None:
     """SIGKILL of the guard ends the agent at once, and the runner sweeps what the agent had started."""
     run = spec(tmp_path, witness, *shell("setsid sleep 9999 & sleep 9999 & kill -KILL $PPID; sleep 9999"))
-    ended = await begin(run, Control(boottime() + 60))
+    ended = await begin(run, Control(boottime() + 600))
     assert (ended.guard_lost, ended.exit_code, ended.survivors) == (True, None, ())
     await witness.line()
     await witness.gone()
@@ -162,7 +196,7 @@ from tireless.redact import Redactor
 
 root, argv, env = json.loads(sys.argv[1])
 run = RunSpec(argv=tuple(argv), cwd=Path(root), env=env, grace_s=0.2)
-asyncio.run(run_agent(run, Control(boottime() + 60), on_output=print, redactor=Redactor()))
+asyncio.run(run_agent(run, Control(boottime() + 600), on_output=print, redactor=Redactor()))
 """
 
 
@@ -190,7 +224,7 @@ async def test_killed_runner_leaves_no_agent(tmp_path: Path, witness: Witness, a
 async def test_signal_to_the_guard_is_a_shutdown(tmp_path: Path, witness: Witness) -> None:
     """A TERM to every process of a service (systemd) ends the agent as a shutdown: the attempt is given back."""
     run = spec(tmp_path, witness, *shell("kill -TERM $PPID; sleep 9999"))
-    assert (await begin(run, Control(boottime() + 60))).stopped is Stop.SHUTDOWN
+    assert (await begin(run, Control(boottime() + 600))).stopped is Stop.SHUTDOWN
 
 
 async def test_mark_finds_only_its_own(tmp_path: Path, witness: Witness) -> None:
@@ -227,22 +261,10 @@ guard["main"](sys.argv[2:])
 
 async def test_reduced_form_kills_the_group(tmp_path: Path, witness: Witness) -> None:
     """Without /proc and subreaper (macOS) the group is stopped and the pipe's end is obeyed all the same."""
-    control_read, control_write = os.pipe()
-    report_read, report_write = os.pipe()
     run = spec(tmp_path, witness, *shell("trap '' TERM; sleep 9999 & wait; wait"))
-    numbers = (str(control_read), str(report_write), repr(boottime() + 60), "0.2", "a-mark")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-c", REDUCED, guard.__file__, *numbers, *run.argv),
-        cwd=run.cwd,
-        env=dict(run.env),
-        pass_fds=(control_read, report_write),
-        start_new_session=True,
-    )
-    os.close(control_read)
-    os.close(report_write)
-    await witness.line()
-    os.close(control_write)
-    await witness.gone()
-    assert await asyncio.wait_for(process.wait(), LIMIT_S) == 0
-    assert b'"cause": "pipe"' in os.read(report_read, 4096)
-    os.close(report_read)
+    async with guarded(run, "-c", REDUCED, guard.__file__) as (process, control, report):
+        await witness.line()
+        control.close()
+        await witness.gone()
+        assert await asyncio.wait_for(process.wait(), LIMIT_S) == 0
+        assert b'"cause": "pipe"' in report.readall()

@@ -41,7 +41,7 @@ async def test_a_pending_job_that_was_read_again_wakes_its_lane(ingest: Ingest, 
     async with contextlib.aclosing(listen(dsn, ["tireless_lane"])) as wakes:
         assert await anext(wakes) == Wake()
         await ingest.poll(full=True)
-        assert await asyncio.wait_for(anext(wakes), 20) == Wake("tireless_lane", str(lane))
+        assert await asyncio.wait_for(anext(wakes), 90) == Wake("tireless_lane", str(lane))
     assert (await ingest.job(number))["state"] == "pending"
 
 
@@ -53,7 +53,7 @@ async def test_a_child_that_is_looked_at_with_its_family_wakes_its_lane(conn: Co
     async with contextlib.aclosing(listen(dsn, ["tireless_lane"])) as wakes:
         assert await anext(wakes) == Wake()
         assert await refresh_waits(conn, plan) == 0
-        assert await asyncio.wait_for(anext(wakes), 20) == Wake("tireless_lane", rows.LANE)
+        assert await asyncio.wait_for(anext(wakes), 90) == Wake("tireless_lane", rows.LANE)
 
 
 async def test_all_labels_in_one_call_and_labels_of_the_organisation_count(ingest: Ingest) -> None:

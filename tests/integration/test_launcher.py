@@ -39,7 +39,7 @@ def script(path: Path, body: str) -> Path:
 def launch(place: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """`./run` with this environment, and no uv."""
     env = {"PATH": os.environ["PATH"], "TIRELESS_VENV": str(place), "TIRELESS_NO_UV": "1", **environ}
-    return subprocess.run([str(ROOT / "run"), *words], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run([str(ROOT / "run"), *words], env=env, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_check_of_everything_fails_with_any_part(ready: Path, failing: str) 
         env={"PATH": os.environ["PATH"], "TIRELESS_VENV": str(ready)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == bool(failing)
     for part in ("python -m pytest", "ruff check", "ruff format --check", "mypy --strict", "lint-imports"):

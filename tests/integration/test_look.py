@@ -143,9 +143,9 @@ async def test_a_listener_whose_connection_is_killed_listens_again_and_wakes(dsn
          WHERE datname = current_database() AND application_name = %(name)s
         """
         assert await rows.value(conn, killed, name="tireless test listener") is True
-        assert await asyncio.wait_for(anext(wakes), 20) == Wake()
+        assert await asyncio.wait_for(anext(wakes), 90) == Wake()
         await looks.notify(conn, looks.CHANNEL)
-        assert await asyncio.wait_for(anext(wakes), 20) == Wake(looks.CHANNEL)
+        assert await asyncio.wait_for(anext(wakes), 90) == Wake(looks.CHANNEL)
 
 
 async def test_a_closed_listener_leaves_no_connection(dsn: str, conn: Connection) -> None:
@@ -156,6 +156,6 @@ async def test_a_closed_listener_leaves_no_connection(dsn: str, conn: Connection
     SELECT count(*) FROM pg_stat_activity
      WHERE datname = current_database() AND application_name = 'tireless test listener'
     """
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while await rows.value(conn, left):
             await rows.value(conn, "SELECT pg_sleep(0.01)::text")

@@ -72,9 +72,11 @@ async def test_who_hangs_up_at_a_block_before_was_never_there(
 ) -> None:
     """A client killed while its request is held at the door has had no effect, also after the release."""
     fault = await loopback.fault(FaultPlan("POST", r"/issues$", "block"))
-    short = GiteaForge(name="short", url=stage.url, token=stage.bot.token, timeout_s=0.2)
+    short = GiteaForge(name="short", url=stage.url, token=stage.bot.token, timeout_s=1.0)
+    creating = asyncio.create_task(short.create_issue(stage.repo, title="a", body="", label_ids=[]))
+    await fault.reached()
     with pytest.raises(ForgeUnavailable):
-        await short.create_issue(stage.repo, title="a", body="", label_ids=[])
+        await creating
     await short.aclose()
     await fault.release()
     assert (await forge.issues(stage.repo, page=1)).rows == 0
@@ -132,7 +134,7 @@ async def test_pushes_of_one_repository_do_not_mix(
         for step, args in enumerate(script):
             where = [] if step == 0 else ["-C", str(tree)]
             done = await asyncio.create_subprocess_exec(*git, *where, *args.split(), cwd=tmp_path)
-            assert await asyncio.wait_for(done.wait(), 60) == 0
+            assert await asyncio.wait_for(done.wait(), 90) == 0
         return subprocess.run([*git, "-C", tree, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
 
     heads = await asyncio.gather(*(push(n) for n in range(10)))

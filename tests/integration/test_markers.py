@@ -79,7 +79,7 @@ class World:
         SELECT count(*) FROM job j JOIN issue i ON i.id = j.issue_id
          WHERE i.number = %(number)s AND j.state = %(state)s AND (%(reason)s::text IS NULL OR j.reason = %(reason)s)
         """
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             while await rows.value(self.conn, query, number=number, state=state, reason=reason) != 1:  # noqa: ASYNC110 - a row
                 await asyncio.sleep(0.05)
         await self.read()
@@ -124,7 +124,7 @@ async def world(dsn: str, conn: Connection, tmp_path: Path) -> AsyncIterator[Wor
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_nothing_planted_comes_up_anywhere(world: World) -> None:
     """Success, and every way of failing we know: markers are in the places named above, and in no other."""
     token = world.place.bot.token
@@ -169,7 +169,7 @@ async def _database_fails(world: World, table: Table) -> None:
     number = await world.ask("please wait")
     await world.becomes(number, "claimed")
     await _only_in_the_exchange(world)
-    async with asyncio.timeout(60):  # it waits: whoever looks again and again is bound to see it
+    async with asyncio.timeout(90):  # it waits: whoever looks again and again is bound to see it
         while not any("agent" in name for name in table.programs):  # noqa: ASYNC110 - a look at /proc
             await asyncio.sleep(0.05)
     world.door.shut()
@@ -197,7 +197,7 @@ async def _forge_fails(world: World) -> None:
 async def _only_in_the_exchange(world: World) -> None:
     """While an agent works: neither in its tree and `.git`, nor in the cache, but in what it is handed."""
     handed, runs = {"prompt.md", "job.json"}, world.home / "work" / "runs"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         while {path.name for path in in_files(runs, BODY)} != handed:  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.05)
     for marker in (TITLE, BODY):

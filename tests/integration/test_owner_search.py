@@ -114,7 +114,7 @@ async def test_one_hanging_repository_holds_up_no_other(ingest: Ingest, dsn: str
     await made.ask("acme/gears")
     fault = await ingest.loopback.fault(FaultPlan("GET", "cogs/issues/[0-9]+/timeline", "block"))
     await ingest.conn.execute("UPDATE owner_poll SET poll_not_before = '-infinity' WHERE owner = 'acme'")
-    async with contextlib.aclosing(listen(dsn, ["tireless_lane"])) as heard, asyncio.timeout(20):
+    async with contextlib.aclosing(listen(dsn, ["tireless_lane"])) as heard, asyncio.timeout(90):
         await anext(heard)
         tick = asyncio.ensure_future(made.poller.tick())
         await fault.reached()

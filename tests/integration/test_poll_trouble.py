@@ -68,8 +68,8 @@ async def loop(poller: Poller) -> None:
 
 @pytest.fixture
 async def impatient(ingest: Ingest) -> AsyncIterator[Poller]:
-    """A poller whose forge is given half a second for an answer, once."""
-    forge = client(ingest.stage.url, ingest.stage.bot.token, timeout_s=0.5)
+    """A poller whose forge is given a second and a half for an answer, three times."""
+    forge = client(ingest.stage.url, ingest.stage.bot.token, timeout_s=1.5)
     yield Poller(ingest.pool, {forge.name: forge}, rules=RULES, jitter=lambda: 0.5)
     await forge.aclose()
 

@@ -82,7 +82,7 @@ async def test_one_pull_request_whatever_happens(both: Both, mode: str) -> None:
     assert await at_every_request(both, MODES[mode], scene, check) >= 6
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", MODES)
 async def test_each_child_once_whatever_happens(both: Both, mode: str) -> None:
     """At every request of a plan's delivery: each child is open once, with label and dependency, and recorded."""

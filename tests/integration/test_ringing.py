@@ -16,7 +16,7 @@ LANE, MIRROR = Wake("tireless_lane", "claude"), Wake("tireless_mirror")
 async def heard(listener: Connection, until: str) -> list[tuple[str, str]]:
     """What came before the notification of channel `until`."""
     found = []
-    async for each in listener.notifies(timeout=20):
+    async for each in listener.notifies(timeout=90):
         if each.channel == until:
             break
         found.append((each.channel, each.payload))
@@ -31,7 +31,7 @@ async def test_it_wakes_each_once_however_often_it_rang(dsn: str, conn: Connecti
         for _ in range(50):
             bell.ring([LANE, MIRROR])
         running = asyncio.create_task(bell.run())
-        async for _ in listener.notifies(timeout=20, stop_after=2):
+        async for _ in listener.notifies(timeout=90, stop_after=2):
             pass
         while lent.get_stats()["pool_available"] == 0:  # until it knows that they were woken
             await first_of(timeout_s=0.01)

@@ -32,7 +32,7 @@ async def test_two_runners_share_a_queue(bench: Bench) -> None:
     await bench.until(lambda: rows.value(bench.conn, left), 0)
     for process in processes:
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), 90) == 0
     begun = bench.script.recorded("begin")
     assert [each["alone"] for each in begun] == [True] * 9
     assert len(bench.script.recorded("end")) == 9
@@ -45,10 +45,10 @@ async def test_two_runners_share_a_queue(bench: Bench) -> None:
 
 async def test_runner_that_cannot_renew_is_gone_before_the_next_begins(bench: Bench, dsn: str) -> None:
     """Cut off from the database a runner's agent dies before its lease; only then does another runner's agent begin."""
-    await rows.lane(bench.conn, lease_s=4.0)
+    await rows.lane(bench.conn, lease_s=12.0)
     made = await bench.job([wait()], PAINT)
     async with DatabaseProxy(dsn) as door:
-        first, task = await bench.begin(dsn=door.dsn, margin_s=1.0)
+        first, task = await bench.begin(dsn=door.dsn, margin_s=4.0)
         agent = await bench.gate.line()
         door.stall()
         # Whoever sweeps, as often as he likes: it is the lease that counts.
@@ -122,4 +122,4 @@ async def test_a_stopped_runner_keeps_the_repository_from_no_other_of_its_host(b
     caches = sorted(path.name for path in (bench.directory / "root" / "cache").glob("*.git"))
     assert [name.removesuffix(".git").partition("--")[2] for name in caches] == ["2", ""]
     other.terminate()
-    assert await asyncio.wait_for(other.wait(), 30) == 0
+    assert await asyncio.wait_for(other.wait(), 90) == 0

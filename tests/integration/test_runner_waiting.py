@@ -21,9 +21,9 @@ async def test_first_of_ends_with_any_event_or_the_time() -> None:
     """One event of several is enough; without events, and without an event that comes, the time ends it."""
     one, other = asyncio.Event(), asyncio.Event()
     other.set()
-    await asyncio.wait_for(first_of(one, other), 5)
-    await asyncio.wait_for(first_of(one, timeout_s=0.01), 5)
-    await asyncio.wait_for(first_of(timeout_s=0.01), 5)
+    await asyncio.wait_for(first_of(one, other), 90)
+    await asyncio.wait_for(first_of(one, timeout_s=0.01), 90)
+    await asyncio.wait_for(first_of(timeout_s=0.01), 90)
 
 
 async def test_work_that_ends_first_gives_its_value() -> None:
@@ -96,6 +96,6 @@ async def test_all_gone_waits_for_every_process() -> None:
     await sleepers[0].wait()
     assert not waiting.done()
     sleepers[1].send_signal(signal.SIGKILL)
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 90)
     await sleepers[1].wait()
-    await asyncio.wait_for(all_gone([each.pid for each in sleepers]), 5)
+    await asyncio.wait_for(all_gone([each.pid for each in sleepers]), 90)

@@ -27,7 +27,7 @@ def measured(dsn: str, empty_dsn: str) -> dict[Size, Measured]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_ten_times_the_repositories_cost_ten_times_the_requests_and_no_memory(measured: dict[Size, Measured]) -> None:
     """First scan: three requests a repository and one an asking issue; idle: one a repository, or one for all.
 

@@ -263,7 +263,7 @@ async def test_who_is_told(dsn: str, conn: Connection) -> None:
         for outcome in (Outcome.SHUTDOWN, Outcome.DONE, Outcome.FAILED):
             made = await rows.job(conn, state="claimed", recorded=True)
             await settle(conn, *made.claim, ending(outcome))
-        heard = [(n.channel, n.payload) async for n in listener.notifies(timeout=30, stop_after=6)]
+        heard = [(n.channel, n.payload) async for n in listener.notifies(timeout=90, stop_after=6)]
     mirror = ("tireless_mirror", "")
     assert heard == [
         mirror,
@@ -310,7 +310,7 @@ async def test_a_caller_with_a_bell_wakes_them_himself(dsn: str, conn: Connectio
         again = await rows.job(conn, state="claimed")
         assert await settle(conn, *again.claim, ending(Outcome.SHUTDOWN), ring=told.extend) is Answer.DONE
         await conn.execute("NOTIFY tireless_look, 'by the test'")
-        heard = [(n.channel, n.payload) async for n in listener.notifies(timeout=30, stop_after=1)]
+        heard = [(n.channel, n.payload) async for n in listener.notifies(timeout=90, stop_after=1)]
     assert heard == [("tireless_look", "by the test")]
     mirror = Wake("tireless_mirror")
     assert told == [mirror, Wake("tireless_look"), mirror, Wake("tireless_lane", rows.LANE)]

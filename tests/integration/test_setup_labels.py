@@ -74,7 +74,7 @@ async def test_the_lock_is_free_after_a_failure(
     await fault.reached()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await ensure_labels(pool, forge, stage.repo, SPECS)
     assert await names(forge, stage) == sorted(spec.name for spec in SPECS)
 

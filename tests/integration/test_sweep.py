@@ -246,5 +246,5 @@ async def test_an_ended_hold_wakes_its_lane(dsn: str, conn: Connection) -> None:
         values = {"source": "operator", "until": past, "reason": "why", "held_by": "x"}
         await rows.insert(conn, "lane_hold", lane=await rows.lane(conn), **values)
         assert await end_holds(conn) == 1
-        heard = [(n.channel, n.payload) async for n in listener.notifies(timeout=30, stop_after=1)]
+        heard = [(n.channel, n.payload) async for n in listener.notifies(timeout=90, stop_after=1)]
     assert heard == [("tireless_lane", rows.LANE)]

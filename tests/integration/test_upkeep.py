@@ -328,7 +328,7 @@ async def test_guard_holds_the_run_until_its_agent_is_dead(yard: Yard, tmp_path:
     script = 'exec 9>"$WITNESS"; readlink /proc/self/fd/* | grep -c /own/lock >&9; exec sleep 9999'
     env = {"PATH": os.environ["PATH"], "WITNESS": str(witness.path), guard.MARK_NAME: f"upkeep-{os.getpid()}"}
     spec = RunSpec(("/bin/sh", "-c", script), space.home.tree, env, grace_s=0.2, hold=space.home.hold.fds)
-    control = Control(boottime() + 60)
+    control = Control(boottime() + 600)
     running = asyncio.create_task(run_agent(spec, control, on_output=lambda _text: None, redactor=Redactor()))
     assert await witness.line() == "0"
     space.home.hold.close()

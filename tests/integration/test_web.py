@@ -50,7 +50,7 @@ async def site(pool: Pool) -> AsyncIterator[Web]:
     async with httpx.AsyncClient(base_url=url_of(sock), timeout=30) as client:
         yield Web(client, pulses)
     stop.set()
-    await asyncio.wait_for(serving, 30)
+    await asyncio.wait_for(serving, 90)
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ async def test_a_webhook_notes_a_look_and_wakes(web: Web, conn: Connection, pool
     assert [(each["repository_id"], each["number"], each["why"]) for each in looks] == [
         (repository_id, 7, "webhook issues label_updated")
     ]
-    async for heard in conn.notifies(timeout=10, stop_after=1):
+    async for heard in conn.notifies(timeout=90, stop_after=1):
         assert heard.channel == "tireless_look"
     async with pool.connection() as other:
         assert await rows.value(other, "SELECT count(*) FROM look WHERE not_before = '-infinity'") == 1

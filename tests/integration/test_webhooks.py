@@ -87,7 +87,7 @@ async def door(ingest: Ingest, pool: Pool, ring: Ring) -> AsyncIterator[Door]:
     async with httpx.AsyncClient(base_url=url_of(sock), timeout=30) as client:
         yield Door(url_of(sock).rstrip("/"), client, repo_id)
     stop.set()
-    await asyncio.wait_for(serving, 30)
+    await asyncio.wait_for(serving, 90)
 
 
 # ------------------------------------------------------------------------------------------------ bad input
@@ -148,7 +148,7 @@ async def test_a_hundred_megabytes_are_refused_when_they_are_announced(ingest: I
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /webhook/forge HTTP/1.1\r\nHost: {host}\r\nContent-Length: {100 * MIB}\r\n\r\n"
     writer.write(head.encode())
-    answer = await asyncio.wait_for(reader.readline(), 30)
+    answer = await asyncio.wait_for(reader.readline(), 90)
     assert b" 413 " in answer
     writer.close()
     await writer.wait_closed()
@@ -198,7 +198,7 @@ async def test_from_label_to_claimed_job_without_a_poll(
     began = time.monotonic()
     await ingest.stage.bob.add_labels(ingest.stage.path, number, go)
     claims: list[Claim] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         async for wake in wakes:
             if wake.channel == "tireless_look":
                 await ingest.poller.tick()

@@ -211,7 +211,7 @@ async def test_git_that_hangs_is_ended_with_its_helpers(yard: Yard, tmp_path: Pa
     with pytest.raises(GitError, match="did not end within"):
         await git.run("fetch", limit_s=0.3)
     os.set_blocking(held, True)
-    assert await asyncio.wait_for(asyncio.to_thread(os.read, held, 1), 30) == b""
+    assert await asyncio.wait_for(asyncio.to_thread(os.read, held, 1), 90) == b""
     os.close(held)
 
 

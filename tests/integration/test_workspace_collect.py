@@ -539,7 +539,7 @@ async def test_pipes_and_sockets_hold_nothing_up(desk: Desk, where: str) -> None
         case _:
             shutil.rmtree(desk.tree / "src")
             os.mkfifo(desk.tree / "src")
-    evidence = await asyncio.wait_for(desk.collect(), 30)
+    evidence = await asyncio.wait_for(desk.collect(), 90)
     assert evidence.commit or evidence.unreadable
     if evidence.commit:
         assert "b" in desk.files(evidence.commit)

@@ -53,7 +53,7 @@ def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, 
 
 
 async def tireless(
-    *words: str | Path, home: Path, env: Mapping[str, str] | None = None, timeout_s: float = 60.0
+    *words: str | Path, home: Path, env: Mapping[str, str] | None = None, timeout_s: float = 120.0
 ) -> Said:
     """Run one command to its end."""
     done = await asyncio.to_thread(
@@ -117,7 +117,7 @@ class Running:
             self._changed.set()
         self._changed.set()
 
-    async def logged(self, event: str, *, nth: int = 1, timeout_s: float = 60.0) -> dict[str, Any]:
+    async def logged(self, event: str, *, nth: int = 1, timeout_s: float = 120.0) -> dict[str, Any]:
         """The n-th log line of this event, which may still have to come; its end before that is a failure."""
         async with asyncio.timeout(timeout_s):
             while True:
@@ -128,7 +128,7 @@ class Running:
                 assert not self._reading.done(), "it ended:\n" + "\n".join(self.lines)
                 await self._changed.wait()
 
-    async def stop(self, number: signal.Signals = signal.SIGINT, *, timeout_s: float = 60.0) -> int:
+    async def stop(self, number: signal.Signals = signal.SIGINT, *, timeout_s: float = 120.0) -> int:
         """Send a signal and wait for the end; the exit code."""
         self.process.send_signal(number)
         return await asyncio.wait_for(self.process.wait(), timeout_s)

@@ -105,14 +105,14 @@ def living(below: Path) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-async def until(holds: Callable[[], object], within_s: float = 20) -> None:
+async def until(holds: Callable[[], object], within_s: float = 90) -> None:
     """Poll until `holds`; TimeoutError when it does not in time."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - what is waited for happens in other processes
             await asyncio.sleep(0.05)
 
 
-async def gone(below: Path, within_s: float = 20) -> list[int]:
+async def gone(below: Path, within_s: float = 90) -> list[int]:
     """Wait until nothing lives there; what still does after that time."""
     with contextlib.suppress(TimeoutError):
         await until(lambda: not living(below), within_s)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ from tireless.store.db import Connection, Pool, connect
 
 Who = Literal["serve", "run"]
 
-LIMIT_S = 45.0
+LIMIT_S = 120.0
 """How long anything waited for may take before the test fails."""
 
 SCENES = (
@@ -170,6 +171,11 @@ class Installation:
         for statement in _SENT if dead == "serve" else ():
             await self.conn.execute(statement)
 
+    async def waits_end(self) -> None:
+        """As if ten minutes had passed since what was sent to the forge was sent, and who waits for it had noticed."""
+        for statement in (*_SENT, *_WAITED):
+            await self.conn.execute(statement)
+
     async def takes_end(self, dead: Who) -> None:
         """Only the claims or takes of a dead process are over; what it sent to the forge was sent a moment ago."""
         await self.asked(_NO_SESSION, f"tireless {dead}")
@@ -286,6 +292,11 @@ _SENT: Sequence[LiteralString] = (
     "UPDATE attempt SET pr_sent_at = pr_sent_at - interval '10 min' WHERE pr_sent_at IS NOT NULL",
     "UPDATE child SET sent_at = sent_at - interval '10 min' WHERE sent_at IS NOT NULL",
     "UPDATE mirror SET comment_sent_at = comment_sent_at - interval '10 min' WHERE comment_sent_at IS NOT NULL",
+)
+
+_WAITED: Sequence[LiteralString] = (
+    "UPDATE job SET publish_not_before = clock_timestamp() WHERE publish_not_before > clock_timestamp()",
+    "UPDATE mirror SET not_before = clock_timestamp() WHERE not_before > clock_timestamp()",
 )
 
 
@@ -409,6 +420,16 @@ class LateAtForge:
             yield reached
         finally:
             go_on.set_result(None)
+
+    async def arrived(self, place: Installation) -> None:
+        """Wait until the forge has carried it out."""
+        async with asyncio.timeout(LIMIT_S):
+            while not self._is_done(place):  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.02)
+
+    def _is_done(self, place: Installation) -> bool:
+        sent = [each for each in place.loopback.requests() if each.login == place.town.bot.login]
+        return any(each.status and each.method == self.method and re.search(self.path, each.path) for each in sent)
 
 
 @dataclass(frozen=True, slots=True)

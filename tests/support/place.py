@@ -73,7 +73,7 @@ async def open_home() -> AsyncIterator[Path]:
         yield home
     finally:
         if (home / "state" / "pg").exists():
-            assert await EmbeddedPostgres(home / "state" / "pg").stopped(30)
+            assert await EmbeddedPostgres(home / "state" / "pg").stopped(90)
         shutil.rmtree(home)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-LIMIT_S = 60.0
+LIMIT_S = 90.0
 """How long anything waited for may take before the test fails; nothing is ever slept through."""
 
 
@@ -34,7 +34,7 @@ def living(mark: Path | str) -> dict[int, str]:
     return found
 
 
-async def until_gone(mark: Path | str, *, limit_s: float = 20.0) -> dict[int, str]:
+async def until_gone(mark: Path | str, *, limit_s: float = LIMIT_S) -> dict[int, str]:
     """Wait until nothing lives there; what still does after that time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):

@@ -52,7 +52,7 @@ async def test_a_loop_goes_on_after_every_kind_of_failure() -> None:
     stop = asyncio.Event()
     service = Scripted(stop, ForgeUnavailable("down"), KeyError("bug"), True, ValueError("again"))
     loop = Loop(service, every_s=60)
-    await asyncio.wait_for(loop.run(stop), 5)
+    await asyncio.wait_for(loop.run(stop), 90)
     assert service.ticks == 5
     assert loop.pulse().ok
     assert loop.failures == 0
@@ -69,7 +69,7 @@ async def test_failures_are_counted_and_told() -> None:
 
     loop = Loop(Scripted(stop, ForgeUnavailable("the forge is down"), ForgeUnavailable("still"), look), every_s=1)
     assert not loop.pulse().started
-    await asyncio.wait_for(loop.run(stop), 5)
+    await asyncio.wait_for(loop.run(stop), 90)
     assert (seen[0].failures, seen[0].error) == (2, "still")
     assert loop.pulse().started
 
@@ -99,7 +99,7 @@ async def test_a_wake_during_a_tick_is_not_lost() -> None:
 
     service = Scripted(stop, woken_meanwhile)
     loop = Loop(service, every_s=3600)
-    await asyncio.wait_for(loop.run(stop), 5)
+    await asyncio.wait_for(loop.run(stop), 90)
     assert service.ticks == 2
 
 
@@ -109,12 +109,12 @@ async def test_a_loop_with_nothing_to_do_waits() -> None:
     service = Scripted(stop, False)
     loop = Loop(service, every_s=3600)
     task = asyncio.create_task(loop.run(stop))
-    await asyncio.wait_for(service.idle.wait(), 5)
+    await asyncio.wait_for(service.idle.wait(), 90)
     for _ in range(20):
         await asyncio.sleep(0)
     assert service.ticks == 1
     loop.wake.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 90)
     assert service.ticks == 2
 
 
@@ -130,7 +130,7 @@ async def test_a_tick_under_way_is_waited_for_when_told_to_stop() -> None:
         return True
 
     service = Scripted(stop, short)
-    await asyncio.wait_for(Loop(service, every_s=1).run(stop), 5)
+    await asyncio.wait_for(Loop(service, every_s=1).run(stop), 90)
     assert ended.is_set()
     assert service.ticks == 1
 
@@ -149,7 +149,7 @@ async def test_a_tick_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) 
             over.set()
         return True
 
-    await asyncio.wait_for(Loop(Scripted(stop, endless), every_s=1).run(stop), 5)
+    await asyncio.wait_for(Loop(Scripted(stop, endless), every_s=1).run(stop), 90)
     assert over.is_set()
 
 
@@ -180,7 +180,7 @@ async def test_parts_end_quietly_when_told() -> None:
         await stop.wait()
 
     asyncio.get_running_loop().call_soon(stop.set)
-    await asyncio.wait_for(run_parts({"a": obeys(), "b": obeys()}, stop), 5)
+    await asyncio.wait_for(run_parts({"a": obeys(), "b": obeys()}, stop), 90)
 
 
 async def test_the_schedule_only_wakes() -> None:
@@ -191,7 +191,7 @@ async def test_the_schedule_only_wakes() -> None:
     scheduler.start()
     try:
         for _ in range(3):
-            await asyncio.wait_for(loop.wake.wait(), 5)
+            await asyncio.wait_for(loop.wake.wait(), 90)
             loop.wake.clear()
     finally:
         scheduler.shutdown(wait=False)

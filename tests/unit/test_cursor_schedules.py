@@ -35,7 +35,7 @@ AT_LEAST = {
 """What must have happened, so that none of it goes to sleep unseen."""
 
 
-@pytest.mark.timeout(max(120, int(ENDLESS or 0) // 100))
+@pytest.mark.timeout(max(300, int(ENDLESS or 0) // 100))
 def test_no_update_is_missed_over_random_schedules() -> None:
     """Two in one second, at a page's edge, during a scan, before a crash; clamped pages; a Date of any kind."""
     many = int(ENDLESS) if ENDLESS else SCHEDULES
