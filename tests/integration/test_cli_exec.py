@@ -121,6 +121,49 @@ async def test_exec_of_an_agent_that_fails(tmp_path: Path, place: Place) -> None
     assert os.listdir(desk.temporary) == []
 
 
+FAILS = (
+    AGENT
+    + """
+closed = pathlib.Path("vendor/closed")
+closed.mkdir(parents=True)
+(closed / "module.go").touch()
+closed.chmod(0o500)
+sys.exit(1)
+"""
+)
+"""It has committed its work and left a directory that nobody may write to; then it fails."""
+
+
+@pytest.mark.parametrize("agent", [AGENT, FAILS], ids=["done", "failed"])
+async def test_exec_leaves_nothing_and_says_nothing_of_it(tmp_path: Path, place: Place, agent: str) -> None:
+    """Whatever the agent came to: its work goes with its tree, no word says that it is kept or left to others."""
+    desk = Desk(tmp_path, place, agent.replace("sys.exit", "raise SystemExit"))
+    said = await desk(f"{REPOSITORY}#{await ask_for(place, 'Sort widgets')}")
+    assert said.code == (0 if agent == AGENT else 1), said
+    assert os.listdir(desk.temporary) == []
+    assert "kept" not in said.out
+    assert "warning" not in said.err
+    assert "tidied" not in said.err
+
+
+async def test_exec_says_what_it_could_not_remove(tmp_path: Path, place: Place) -> None:
+    """An agent that puts a link in the place of the temporary directory has nothing removed behind it, and is told."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "notes").write_text("mine")
+    agent = (
+        "import os, pathlib; root = pathlib.Path.cwd().parents[3]; assert root.name.startswith('tireless-exec-'); "
+        f"root.rename(root.with_name('moved')); root.symlink_to({str(precious)!r})"
+    )
+    desk = Desk(tmp_path, place, agent)
+    said = await desk(f"{REPOSITORY}#{await ask_for(place, 'Sort widgets')}")
+    assert said.code == 1, said
+    [link] = [each for each in desk.temporary.iterdir() if each.is_symlink()]
+    assert "temporary directory not removed, remove it by hand" in said.err
+    assert str(link) in said.err
+    assert (precious / "notes").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [

@@ -69,10 +69,16 @@ class Prepared:
 
 
 class AgentRoom:
-    """Everything a runner needs for one attempt; holds no state of attempts itself."""
+    """Everything a runner needs for one attempt; holds no state of attempts itself.
 
-    def __init__(self, spaces: Workspaces, *, redactor: Redactor, environ: Mapping[str, str]) -> None:
+    Without `keeps` nothing is saved or left of work that was not delivered: for who only tries an agent.
+    """
+
+    def __init__(
+        self, spaces: Workspaces, *, redactor: Redactor, environ: Mapping[str, str], keeps: bool = True
+    ) -> None:
         self.spaces = spaces
+        self._keeps = keeps
         self._redactor = redactor
         self._environ = environ
 
@@ -156,7 +162,7 @@ class AgentRoom:
         if kind is not Kind.IMPLEMENT or evidence.commit is None:
             self.spaces.settled(prepared.space.home)
         verdict = replace(decide(ended, result, evidence, kind), tree=evidence.tree)
-        if kind is Kind.IMPLEMENT and evidence.commit is not None and verdict.commit is None:
+        if self._keeps and kind is Kind.IMPLEMENT and evidence.commit is not None and verdict.commit is None:
             verdict = await self._save(prepared, evidence.commit, verdict)
         return verdict
 
@@ -175,7 +181,7 @@ class AgentRoom:
         home = prepared.space.home
         if self.spaces.places.has_run(home.key):
             await self._after(Hook.BEFORE_REMOVE, prepared, prepared.hooks, _long_enough(prepared.hooks))
-        if self.spaces.may_lose(home):
+        if self._keeps and self.spaces.may_lose(home):
             home.hold.close()
             _log.warning("work left to be tidied up", run=home.key)
             return

@@ -288,7 +288,7 @@ class Places:
         self._check_removal(path)
         try:
             if stat.S_ISDIR(os.lstat(path).st_mode):
-                _remove_tree(path)
+                remove_tree(path)
             else:
                 path.unlink()
         except FileNotFoundError:
@@ -305,7 +305,7 @@ class Places:
             raise WorkspaceError(f"{path} is a link or belongs to another user: refused to work below it")
 
 
-def _remove_tree(path: Path) -> None:
+def remove_tree(path: Path) -> None:
     """Like `rm -rf`: follows no link, and opens directories that an agent closed (a Go module cache is read-only)."""
     try:
         shutil.rmtree(path)

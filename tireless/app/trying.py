@@ -4,6 +4,7 @@ temporary root."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
@@ -12,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
+from tireless import log
 from tireless.agent.attempt import AgentRoom, LaneCommand, Prepared
 from tireless.agent.control import Control, boottime
 from tireless.agent.gitcli import Git, GitError, Remote
-from tireless.agent.places import Places
+from tireless.agent.places import Places, remove_tree
 from tireless.agent.protocol import Assignment
 from tireless.agent.workspace import Workspaces, own_repository
 from tireless.app.forges import open_forges
@@ -27,8 +29,10 @@ from tireless.domain.job import Kind
 from tireless.domain.labels import job_kind_for, read
 from tireless.domain.outcome import Ended, Stop, Verdict
 from tireless.domain.routing import lane_for
-from tireless.errors import UsageError
+from tireless.errors import UsageError, WorkspaceError
 from tireless.redact import Redactor
+
+_log = log.get(__name__)
 
 _MORE_S = 3600.0
 """Nobody renews a lease here: the guard's deadline is this much beyond the run's own time limit."""
@@ -64,7 +68,7 @@ async def try_once(
     """Read the issue, prepare a tree, run the lane's hooks and command as a runner does, look at the work.
 
     UsageError where lane or kind cannot be told; ForgeError, WorkspaceError. A signal stops the agent, another one
-    everything; the temporary root is removed in any case, unless it was to be kept.
+    everything; the temporary root is removed in any case, unless it is kept and told of.
     """
     stop = asyncio.Event()
     work = _try(settings, redactor, wanted, on_output, stop)
@@ -84,20 +88,21 @@ async def _try(
     command = lane_commands(settings, [lane])[lane]
     times = settings.lanes[lane].lane(lane)
     command = replace(command, run_timeout_s=times.run_timeout_s, stall_timeout_s=times.stall_timeout_s)
-    root = _temporary_root(shared=command.run_as is not None)
+    root, kept = _temporary_root(shared=command.run_as is not None), False
     try:
         places = Places(root / "work")
         places.open(shared=command.run_as is not None)
         environ = git_environment(settings)
-        room = AgentRoom(
-            Workspaces(places, Git(redactor=redactor, environ=environ)), redactor=redactor, environ=os.environ
-        )
+        spaces = Workspaces(places, Git(redactor=redactor, environ=environ))
+        room = AgentRoom(spaces, redactor=redactor, environ=os.environ, keeps=False)
         remote = Remote(repository.clone_url, credentials(settings).get(ref.repo.forge))
         assignment = replace(_assignment(wanted, repository, snapshot, kind, lane), usd_left=times.max_usd)
-        return await _in(room, assignment, command, remote, wanted.keep, on_output, stop)
+        tried = await _in(room, assignment, command, remote, wanted.keep, on_output, stop)
+        kept = wanted.keep
+        return tried
     finally:
-        if not wanted.keep:
-            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+        if not kept:
+            await asyncio.to_thread(_remove, root)
 
 
 async def _in(
@@ -131,7 +136,9 @@ async def _in(
             if keep:
                 prepared.space.home.hold.close()
             else:
-                await room.remove(prepared)
+                # Whatever is left then goes with the root, or is told with it.
+                with contextlib.suppress(WorkspaceError, OSError):
+                    await room.remove(prepared)
     finally:
         watch.cancel()
 
@@ -142,6 +149,16 @@ def _temporary_root(*, shared: bool) -> Path:
     if shared:
         root.chmod(0o711)
     return root
+
+
+def _remove(root: Path) -> None:
+    """Everything of it, as far as that goes; what stays is told."""
+    try:
+        remove_tree(root)
+    except OSError as error:
+        shutil.rmtree(root, ignore_errors=True)
+        if os.path.lexists(root):
+            _log.warning("temporary directory not removed, remove it by hand", directory=str(root), error=str(error))
 
 
 async def _told(stop: asyncio.Event, control: Control) -> None:
