@@ -24,9 +24,12 @@ in safe mode.
 
 APART = """## What is not comparable
 
-- **Claim and finish, one by one** is what tireless does: a job takes minutes, so one worker holds one job. Each job of
-  it costs two round trips and two commits and writes the job twice, an attempt twice, two events, a look and the
-  mirror's mark; one job in ten ends as rejected, which writes the breaker. Work in between is nothing.
+- **Workers** are the slots of one runner's process, as services/runner.py and services/settling.py have it: a job takes
+  minutes, so a worker holds one job; whoever is free is claimed for in one statement, and ends that are due at the same
+  moment go in one, for which nobody is waited. Work in between is nothing, so that they are always due at once: agents
+  that take minutes seldom are, and then it is as in *each for itself*, where each worker claims and settles over a
+  connection of its own, in two round trips and two commits a job. Either way a job is written twice, an attempt twice,
+  two events, a look and the mirror's mark; one job in ten ends as rejected, which writes the breaker and goes alone.
 - **The bare limit** is pgbench, a program in C on the same cores: two prepared statements on a table of seven columns
   with one partial index, no attempt, no event, no check of a limit. A server on another machine changes every ratio.
 - **procrastinate** writes an event row at each of three transitions and sends two notifications an insert. A worker of

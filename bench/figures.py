@@ -153,6 +153,8 @@ PROMISES = (
     Promise("open lane / bare limit", (OURS, "open 16"), (BARE, "pair 16"), 0.35),
     Promise("open lane / procrastinate", (OURS, "open 16"), (PROCRASTINATE, "drain best"), 2.0),
     Promise("open lane / procrastinate in autocommit", (OURS, "open 16"), (PROCRASTINATE, "drain tuned"), None),
+    Promise("open lane, each for itself / bare limit", (OURS, "open 16 apart"), (BARE, "pair 16"), None),
+    Promise("open lane, each for itself / procrastinate", (OURS, "open 16 apart"), (PROCRASTINATE, "drain best"), None),
     Promise("limited lane / bare limit", (OURS, "limited 16"), (BARE, "pair 16"), 0.20),
     Promise("limited lane / procrastinate", (OURS, "limited 16"), (PROCRASTINATE, "drain best"), 1.25),
     Promise("limited lane / procrastinate in autocommit", (OURS, "limited 16"), (PROCRASTINATE, "drain tuned"), None),

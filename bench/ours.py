@@ -21,6 +21,7 @@ from bench.sizes import Sizes
 from tireless.domain.outcome import Outcome
 from tireless.errors import StoreError
 from tireless.services.ringing import Bell
+from tireless.services.settling import Together
 from tireless.store.claim import Claim, RunnerId, claim_next, renew_claim
 from tireless.store.db import Connection, Pool, pool
 from tireless.store.jobs import enqueue
@@ -77,8 +78,12 @@ class Ours:
         for workers, group in zip((GREATEST, 4, 1), GROUPS[:3], strict=True):
             who = f"{workers} worker{'s' if workers > 1 else ''}"
             for lane in (OPEN, LIMITED):
-                take = partial(self._drain, lane, workers)
+                take = partial(self._process, lane, workers)
                 found.append(Measure(OURS, f"{lane} {workers}", group, f"{lane} lane, {who}", "jobs/s", take))
+                if workers == GREATEST:
+                    take = partial(self._drain, lane, workers)
+                    apart = f"{lane} lane, {who}, each for itself"
+                    found.append(Measure(OURS, f"{lane} {workers} apart", group, apart, "jobs/s", take))
             if workers == GREATEST:
                 counted = f"open lane beside a repository with a limit, {who}"
                 take = partial(self._counted, workers)
@@ -120,6 +125,19 @@ class Ours:
             raise StoreError(f"{workers} workers settled {settled} of {jobs} jobs in lane {lane}")
         await self._rows.tidy()
         return [jobs / (ended - begun)]
+
+    async def _process(self, lane: str, slots: int) -> list[float]:
+        """As services/runner.py does it: whoever is free is claimed for at once, ends due at once go together."""
+        jobs = self._sizes.jobs_for(slots)
+        await self._rows.pending(lane, jobs + slots * _WARM)
+        async with _pool(self._url, slots + 2) as connections, _ringing(connections) as ring:
+            runner = _Runner(connections, lane, slots, ring)
+            await runner.work(slots * _WARM)
+            begun = time.perf_counter()
+            await runner.work(jobs)
+            took = time.perf_counter() - begun
+        await self._rows.tidy()
+        return [jobs / took]
 
     async def _counted(self, workers: int) -> list[float]:
         await self._rows.limit_one(LIMIT)
@@ -234,9 +252,60 @@ async def _work(
         return settled, begun, time.perf_counter()
 
 
+class _Runner:
+    """A runner's process but for its agents: so many slots, one claim under way, ends by services/settling.py."""
+
+    def __init__(self, connections: Pool, lane: str, slots: int, ring: Ring) -> None:
+        self._connections = connections
+        self._lane = lane
+        self._slots = slots
+        self._ring = ring
+        self._together = Together(connections, ring, policy=_PATIENT)
+        self._working: set[asyncio.Task[None]] = set()
+        self._freed = asyncio.Event()
+
+    async def work(self, jobs: int) -> None:
+        """Claim and settle so many jobs, no more."""
+        while jobs:
+            self._freed.clear()
+            free = self._slots - len(self._working)
+            if free:
+                async with self._connections.connection() as conn:
+                    claims = await claim_next(conn, [self._lane], runner=ME, n=min(free, jobs))
+                if not claims:
+                    raise StoreError(f"lane {self._lane} ran dry before its time: {jobs} jobs were left")
+                jobs -= len(claims)
+                for claim in claims:
+                    task = asyncio.create_task(self._end(claim))
+                    self._working.add(task)
+                    task.add_done_callback(self._ended)
+            else:
+                await self._freed.wait()
+        while self._working:
+            self._freed.clear()
+            await self._freed.wait()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        task.result()
+        self._working.discard(task)
+        self._freed.set()
+
+    async def _end(self, claim: Claim) -> None:
+        answer = await self._together.settle(claim.job_id, claim.token, _ending(claim))
+        if answer is None:
+            async with self._connections.connection() as conn:
+                await _settle(conn, [claim], self._ring)
+        elif answer is not Answer.DONE:
+            raise StoreError(f"settling job {claim.job_id} was answered {answer}")
+
+
+def _ending(claim: Claim) -> Ending:
+    return _BAD if claim.job_id % 10 == 0 else _GOOD
+
+
 async def _settle(conn: Connection, claims: list[Claim], ring: Ring | None = None) -> int:
     for claim in claims:
-        ending = _BAD if claim.job_id % 10 == 0 else _GOOD
+        ending = _ending(claim)
         answer = await settle(conn, claim.job_id, claim.token, ending, policy=_PATIENT, ring=ring)
         if answer is not Answer.DONE:
             raise StoreError(f"settling job {claim.job_id} was answered {answer}")

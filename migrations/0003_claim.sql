@@ -655,6 +655,50 @@ BEGIN
   RETURN 'done'::text || wakes;
 END $$;
 
+-- The last words on several attempts that end at once, in one transaction, which is one commit: `ends` is a list of objects,
+-- each with settle_claim's parameters by name. A row for each that was settled; who has none is to be settled alone:
+-- whose claim is gone; whose job is locked (nobody is waited for: a renewal has several jobs, too); and whose end locks what
+-- stands before jobs in the order of locks, or what it shares with others (a limit, a plan, a probe, a hold, a failure).
+-- What is left are attempt, event, mirror and look of each one's own issue, the looks by number as everywhere.
+CREATE FUNCTION settle_claims(ends jsonb, in_policy jsonb) RETURNS TABLE (token uuid, answer text[])
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  e record;
+BEGIN
+  LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
+  FOR e IN
+    WITH said AS MATERIALIZED (
+      SELECT s.* FROM jsonb_to_recordset(ends) AS s (
+        job_id bigint, token uuid, outcome text, burns boolean, "to" text, code text, parked text, question text,
+        wait_s double precision, wait_reason text, reason text, summary text, exit_code int, usage jsonb,
+        output_head text, output_tail text, asked_s double precision, cannot_start text, counts int, permanent boolean, head text)
+    ), held AS MATERIALIZED (
+      SELECT j.id, j.claim_token, j.repository_id, i.number
+        FROM said s
+        JOIN job j ON j.id = s.job_id AND j.claim_token = s.token
+        JOIN repository r ON r.id = j.repository_id
+        JOIN lane l ON l.name = j.lane
+        JOIN issue i ON i.id = j.issue_id
+       WHERE j.state = 'claimed' AND s.counts <= 0 AND s.outcome <> 'quota' AND s.cannot_start IS NULL
+         AND num_nonnulls(r.max_running, r.max_runs_per_day) = 0 AND l.probe_token IS DISTINCT FROM s.token
+         AND NOT EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL)
+         AND NOT EXISTS (SELECT FROM child c WHERE c.job_id = j.id)
+         FOR NO KEY UPDATE OF j SKIP LOCKED
+    )
+    SELECT s.* FROM held h JOIN said s ON s.token = h.claim_token ORDER BY h.repository_id, h.number
+  LOOP
+    token := e.token;
+    answer := settle_claim(
+      in_job => e.job_id, in_token => e.token, in_outcome => e.outcome, in_burns => e.burns, in_to => e."to", in_code => e.code,
+      in_parked => e.parked, in_question => e.question, in_wait_s => e.wait_s, in_wait_reason => e.wait_reason,
+      in_reason => e.reason, in_summary => e.summary, in_exit_code => e.exit_code, in_usage => e.usage,
+      in_output_head => e.output_head, in_output_tail => e.output_tail, in_asked_s => e.asked_s,
+      in_cannot_start => e.cannot_start, in_counts => e.counts, in_policy => in_policy, in_permanent => e.permanent,
+      in_notify => false, in_head => e.head);
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
 -- ------------------------------------------------------------------------------------------------ sweeps
 
 -- Take back claims whose lease has ended: asked to cancel, else a recorded result, else none left, else pending again.

@@ -41,7 +41,7 @@ def test_every_measure_gives_its_rounds(figures: Figures) -> None:
         assert min(figure.samples) > 0 or figure.unit == "ms"
     assert figures.histories() == [0, TINY.history]
     subjects = [figure.subject for figure in figures.all()]
-    assert (subjects.count(BARE), subjects.count(OURS)) == (2 * 3, 2 * 16)
+    assert (subjects.count(BARE), subjects.count(OURS)) == (2 * 3, 2 * 18)
 
 
 def test_the_ratios_to_the_bare_limit_are_there(figures: Figures) -> None:
@@ -50,9 +50,11 @@ def test_the_ratios_to_the_bare_limit_are_there(figures: Figures) -> None:
     assert promised <= {figure.key for figure in figures.all() if figure.subject == OURS}
     assert [(ratio.promise.over[1], ratio.history) for ratio in ratios(figures)] == [
         ("open 16", 0),
+        ("open 16 apart", 0),
         ("limited 16", 0),
         ("held", 0),
         ("open 16", TINY.history),
+        ("open 16 apart", TINY.history),
         ("limited 16", TINY.history),
         ("held", TINY.history),
     ]

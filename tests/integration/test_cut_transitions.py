@@ -29,6 +29,7 @@ from tireless.store.jobs import NewJob, enqueue, refresh_lane
 from tireless.store.publish import Delivery, load_delivery
 from tireless.store.record import NewChild, RecordedResult, record_result
 from tireless.store.settle import Ending, settle
+from tireless.store.together import Word, settle_together
 
 ME = RunnerId("r1", "h1", uuid4())
 NAME = "tireless cut"
@@ -94,6 +95,21 @@ async def asked(conn: Connection) -> rows.Made:
     assert isinstance(repository, int)
     assert isinstance(number, int)
     return rows.Made(0, issue, repository, await rows.request(conn, issue), number)
+
+
+COMPANY = uuid4()
+"""The claim of the job that was made right after the one in question."""
+
+
+def in_company(**columns: Any) -> Prepare:
+    """A claimed job that is nobody's child, and another one beside it."""
+
+    async def prepare(conn: Connection) -> rows.Made:
+        made = await rows.job(conn, state="claimed", **columns)
+        assert (await rows.job(conn, state="claimed", recorded=True, claim_token=COMPANY)).job_id == made.job_id + 1
+        return made
+
+    return prepare
 
 
 async def at_its_limit(conn: Connection) -> rows.Made:
@@ -162,6 +178,18 @@ def settles(outcome: Outcome) -> Do:
     async def do(conn: Connection, made: rows.Made) -> object:
         ending = Ending(outcome=outcome, reason="why", wake_s=60.0, question="What?")
         return await settle(conn, *made.claim, ending)
+
+    return do
+
+
+def settles_in_company(outcome: Outcome) -> Do:
+    """The same together with another one's; alone, when its claim is gone."""
+
+    async def do(conn: Connection, made: rows.Made) -> object:
+        ending = Ending(outcome=outcome, reason="why", wake_s=60.0, question="What?")
+        words = [Word(*made.claim, ending), Word(made.job_id + 1, COMPANY, ending)]
+        answers = await settle_together(conn, words, ring=lambda _wakes: None)
+        return answers.get(made.claim[1]) or await settle(conn, *made.claim, ending)
 
     return do
 
@@ -256,6 +284,11 @@ case("settle", CLAIMED, WAITING, there("claimed"), settles(Outcome.AGENT_ERROR))
 case("settle", CLAIMED, PENDING, there("claimed"), settles(Outcome.QUOTA))
 case("settle", CLAIMED, FAILED, there("claimed"), settles(Outcome.FAILED))
 case("settle", CLAIMED, CANCELLED, there("claimed", cancel_requested="closed"), settles(Outcome.NO_CHANGE))
+case("settle", CLAIMED, PUBLISHING, in_company(recorded=True), settles_in_company(Outcome.DONE))
+case("settle", CLAIMED, DELIVERED, in_company(), settles_in_company(Outcome.NO_CHANGE))
+case("settle", CLAIMED, WAITING, in_company(), settles_in_company(Outcome.NEEDS_INPUT))
+case("settle", CLAIMED, PENDING, in_company(), settles_in_company(Outcome.SHUTDOWN))
+case("settle", CLAIMED, CANCELLED, in_company(cancel_requested="closed"), settles_in_company(Outcome.NO_CHANGE))
 case("expire", CLAIMED, PENDING, there("claimed", lease_s=-1.0), expires)
 case("expire", CLAIMED, WAITING, there("claimed", lease_s=-1.0, hold=True), expires)
 case("expire", CLAIMED, PUBLISHING, there("claimed", lease_s=-1.0, recorded=True), expires)

@@ -26,12 +26,13 @@ from tireless.domain.job import TRANSITIONS, Cancelled, Kind, State
 from tireless.domain.outcome import Outcome
 from tireless.domain.routing import Route
 from tireless.errors import Refused, StoreUnavailable
-from tireless.store import claim, deliver, lanes, publish, record, steer, sweep
+from tireless.store import claim, deliver, lanes, publish, record, steer, sweep, together
 from tireless.store import settle as settling
 from tireless.store.claim import RunnerId
 from tireless.store.db import Connection, connect
 from tireless.store.jobs import NewJob, enqueue, refresh_lane
 from tireless.store.settle import Ending, Policy
+from tireless.store.together import Word
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ SELDOM = st.sampled_from([None, None, None, 1, 2])
 Limits = tuple[int | None, int | None]
 CAPS = st.sampled_from([None, None, None, 1, 3])
 OUTCOMES = st.sampled_from(sorted({*Outcome} - {Outcome.LEASE_LOST}) + [Outcome.QUOTA] * 4 + [Outcome.DONE] * 4)
+MOSTLY_FINE = st.sampled_from([*sorted(sm.SUCCESS | sm.NEUTRAL), Outcome.FAILED])
 SAME_NAME = "runner"
 """Every claim is made under one runner name: the token fences, never the name."""
 
@@ -505,6 +507,35 @@ class StoreMachine(RuleBasedStateMachine):
         if answer is not None:
             self.did(f"settled: {answer}")
             assert answer == self.model.settle(job, token, outcome)
+
+    @act(6, lane=st.sampled_from(LANES), which=st.lists(ANY, max_size=3), outcomes=st.lists(MOSTLY_FINE, min_size=6))
+    async def settle_together(self, lane: str, which: list[int], outcomes: list[Outcome]) -> None:
+        """Last words in one transaction: who may go together is settled, in the order of the issues, nobody else is."""
+        claimed = [(job, job.token, job.id) for job in await self._claim(lane, HOSTS[0], 3)]
+        words: dict[UUID, tuple[Job, Outcome]] = {}
+        for found, outcome in zip([*claimed, *map(self.token, which)], outcomes, strict=False):
+            if found is not None and found[0] is not None and found[1] is not None:
+                words[found[1]] = found[0], self._sayable(found[0], outcome)
+        if not words or not self.free(*(key for job, _ in words.values() for key in self.settle_keys(job))):
+            return
+        going = {token for token, (job, outcome) in words.items() if self._goes_with_others(job, token, outcome)}
+        said_of = [Word(job.id, token, said(outcome)) for token, (job, outcome) in words.items()]
+        answers = await self.call(together.settle_together(self.conn, said_of, policy=POLICY, ring=lambda _wakes: None))
+        assert answers == dict.fromkeys(going, "done")
+        self.did("settled together", len(going))
+        for token in sorted(going, key=lambda token: (words[token][0].issue.repo, words[token][0].issue.number)):
+            assert self.model.settle(words[token][0], token, words[token][1]) == "done"
+
+    def _goes_with_others(self, job: Job, token: UUID, outcome: Outcome) -> bool:
+        """It is held, by nobody else at this moment, and its end is its own affair."""
+        shares = (job.issue.child and not job.issue.child_ended) or self.model.limits[job.issue.repo] is not None
+        shares = shares or self.model.lanes[job.lane].probe == token or outcome not in sm.SUCCESS | sm.NEUTRAL
+        return not shares and outcome is not Outcome.QUOTA and self.model.holds(job, token) and self.free(jobs=[job])
+
+    def _sayable(self, job: Job, outcome: Outcome) -> Outcome:
+        """`done` without a record is refused."""
+        unrecorded = outcome is Outcome.DONE and not (job.tries and job.tries[-1].recorded)
+        return Outcome.NO_CHANGE if unrecorded else outcome
 
     def settle_keys(self, job: Job) -> set[str]:
         """What settling a job may lock beside it."""

@@ -28,6 +28,7 @@ from tireless.services.leases import Held
 from tireless.services.leaving import Leaver
 from tireless.services.live import Live
 from tireless.services.ringing import Bell
+from tireless.services.settling import Together
 from tireless.services.speaking import Limits, Speaker
 from tireless.services.waiting import unless
 from tireless.store.adopt import Adopted, Offer, adopt
@@ -82,6 +83,7 @@ class Worker:
         self._speaker = Speaker(pool, self._limits)
         self.bell = Bell(pool)
         """Rung for what was settled; the runner runs it."""
+        self._together = Together(pool, self.bell.ring)
         self._leaver = Leaver(self._speaker, room, self._limits)
         self._jitter = jitter
 
@@ -201,6 +203,9 @@ class Worker:
     async def _settle(self, held: Held, ending: Ending) -> Answer:
         claim = held.claim
         held.settling = True
+        answer = await self._together.settle(claim.job_id, claim.token, ending)
+        if answer is not None:
+            return answer
         ring = self.bell.ring
         return await self._speaker.say(held, lambda conn: settle(conn, claim.job_id, claim.token, ending, ring=ring))
 

@@ -16,7 +16,7 @@ from tireless.domain import retry
 from tireless.domain.job import Failure, Parked, State
 from tireless.domain.outcome import Outcome, burns, repeats
 from tireless.errors import StoreError
-from tireless.store.db import Connection, clean_text, jsonb, translate
+from tireless.store.db import Connection, clean_json, clean_text, jsonb, translate
 from tireless.store.look import Wake
 from tireless.store.record import Answer as Answer  # what settle answers, for its callers
 
@@ -159,7 +159,9 @@ async def settle(
     """
     if ending.outcome is Outcome.LEASE_LOST:
         return Answer.LOST
-    values = _settled(job_id, token, ending, policy) | {"notify": ring is None}
+    values = said(job_id, token, ending) | {"policy": policy_json(policy), "notify": ring is None}
+    if ending.usage is not None:
+        values["usage"] = jsonb(values["usage"])
     with translate(f"settling job {job_id} as {ending.outcome}"):
         row = await (await conn.execute(SETTLE, values)).fetchone()
     if row is None:
@@ -171,12 +173,13 @@ async def settle(
 
 
 @functools.lru_cache(maxsize=16)
-def _policy(policy: Policy) -> str:
+def policy_json(policy: Policy) -> str:
     """As JSON, made once: a process has one policy."""
     return json.dumps(asdict(policy))
 
 
-def _settled(job_id: int, token: UUID, ending: Ending, policy: Policy) -> dict[str, object]:
+def said(job_id: int, token: UUID, ending: Ending) -> dict[str, object]:
+    """What settle_claim is told, by name; every text is storable. ValueError as `settle`."""
     becomes = fate(ending)
     return {
         "job_id": job_id,
@@ -192,13 +195,12 @@ def _settled(job_id: int, token: UUID, ending: Ending, policy: Policy) -> dict[s
         "reason": clean_text(ending.reason),
         "summary": clean_text(ending.summary),
         "exit_code": ending.exit_code,
-        "usage": None if ending.usage is None else jsonb(dict(ending.usage)),
+        "usage": None if ending.usage is None else clean_json(dict(ending.usage)),
         "output_head": _bounded(ending.output_head),
         "output_tail": _bounded(ending.output_tail, last=True),
         "asked_s": ending.asked_s,
         "cannot_start": None if ending.cannot_start is None else clean_text(ending.cannot_start),
         "counts": becomes.counts if ending.agent_ran else 0,
-        "policy": _policy(policy),
         "head": ending.head if repeats(ending.outcome, named_a_time=ending.asked_s is not None) else None,
         "permanent": ending.permanent and ending.outcome is Outcome.WORKSPACE_ERROR,
     }
