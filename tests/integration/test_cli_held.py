@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -60,6 +61,20 @@ async def test_a_host_that_cannot_start_the_lane_beside_one_that_can_is_told(des
         assert f"nothing is in its way: number 1 in line, {runners} of its lane alive" in said
         assert "the lane cannot be started on vm until 2031-02-03 04:05:06 UTC: no such command: codex" in said
         assert f"correct it there, then `{RELEASE} --source setup --host vm`" in said
+
+
+@pytest.mark.parametrize("source", ["operator", "quota", "breaker"])
+async def test_a_lane_held_everywhere_names_the_command_that_ends_it(desk: Desk, conn: Connection, source: str) -> None:
+    """Typed as it is told, it ends the hold, and nothing is in the way any more."""
+    made = await rows.job(conn)
+    await held(conn, source)
+    said = (await desk("explain", f"{rows.REPO}#{made.number}")).out
+    told = re.search(
+        rf"^lane_held: The lane `{rows.LANE}` is held \({source}\).* `tireless ([^`]*)`", said, re.MULTILINE
+    )
+    assert told is not None, said
+    assert (await desk(*told[1].split())).code == 0
+    assert "nothing is in its way" in (await desk("explain", f"{rows.REPO}#{made.number}")).out
 
 
 async def test_of_several_hosts_that_cannot_start_it_each_is_named(desk: Desk, conn: Connection) -> None:

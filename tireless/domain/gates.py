@@ -210,9 +210,12 @@ def _held(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
     by = f" by `{said['by']}`" if said.get("by") else ""
     why = f": {said['reason']}" if said.get("reason") else ""
     until = f" It ends at {said['until']}." if said.get("until") else ""
-    lane = said.get("lane", "LANE")
-    step = f"`tireless lanes release {lane}`" if said.get("source") == "operator" else "see `tireless lanes ls`; wait"
-    return f"The lane `{lane}` is held ({said.get('source')}){by}{why}.{until}", f"{step}."
+    lane, source = str(said.get("lane", "LANE")), str(said.get("source", "operator"))
+    command = release_command(lane, source)
+    step = f"`{command}`."
+    if source != "operator":
+        step = f"once what it is held for is over, `{command}`; else it ends by itself, and one job goes first."
+    return f"The lane `{lane}` is held ({source}){by}{why}.{until}", step
 
 
 def _held_everywhere(lane: str, hosts: Sequence[Mapping[str, object]]) -> tuple[str, str]:
@@ -329,7 +332,10 @@ _SAYINGS: Mapping[str, _Say] = {
         "close them when they are done.",
     ),
     "repository_full": _fixed("As many jobs of this repository are running as may run at once.", "wait."),
-    "day_limit": _fixed("This repository has used its runs of today.", "wait until tomorrow, or raise the limit."),
+    "day_limit": _fixed(
+        "This repository has used its runs of today.",
+        "wait until tomorrow, or raise the limit: `tireless repos limit`.",
+    ),
     "blocked": _later("The agent is blocked by something outside."),
     "backoff": _later("The last attempt failed."),
     "attempts": _fixed("It has no attempts left.", "{again}."),
