@@ -142,6 +142,28 @@ async def test_what_is_no_hint_is_refused_with_a_reason_and_stores_nothing(
     assert await rows.value(ingest.conn, EVERYTHING) == 0
 
 
+async def test_a_test_delivery_is_told_that_the_hook_works(ingest: Ingest, door: Door) -> None:
+    """What "Test Delivery" of a forge sends, a push, is not used; who looks at the answer reads that all is well."""
+    commit = "8e0ca7684454822f9e3966105d5a01cb294ec7f6"
+    body = door.about(
+        action=None,
+        issue=None,
+        ref="refs/heads/main",
+        before=commit,
+        after=commit,
+        commits=[{"id": commit, "message": "Initial commit\n", "added": None}],
+        total_commits=1,
+        pusher={"id": 5, "login": "alice"},
+    )
+    answer = await door.send(body, signed=sign(body), event="push")
+    said = answer.json()
+    assert (answer.status_code, said["code"]) == (422, "another_event")
+    for words in ("event push is not used", "its signature is right", "the hook works"):
+        assert words in said["message"]
+    assert "\n" not in said["message"]
+    assert await rows.value(ingest.conn, EVERYTHING) == 0
+
+
 async def test_a_hundred_megabytes_are_refused_when_they_are_announced(ingest: Ingest, door: Door) -> None:
     """Before a byte of them was sent."""
     host, port = door.url.removeprefix("http://").split(":")
