@@ -2,6 +2,7 @@
 
 The server is a private one, in memory where the machine has room there, shared by all xdist workers;
 TIRELESS_TEST_DATABASE_URL (a user who may create databases) names one of your own instead.
+`TIRELESS_TEST_EXAMPLES=10000 ./run test tests/unit` plays so many examples of each property, others each time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from psycopg import Connection as Session
 from psycopg import conninfo, sql
 from pytest_postgresql.janitor import DatabaseJanitor
@@ -37,8 +38,17 @@ _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30
 """Bytes: the databases of a whole run were seen to take 0.2 GB at once, and the log ahead of them may take 1 GB."""
 
-# No deadlines: what a slow or shared machine does to an example says nothing about the code.
-settings.register_profile("tireless", deadline=None)
+_EXAMPLES = os.environ.get("TIRELESS_TEST_EXAMPLES")
+
+# Neither deadlines nor a word on how slowly examples are made: what a slow or shared machine does to an example says
+# nothing about the code. The same examples each time, unless more were asked for.
+settings.register_profile(
+    "tireless",
+    deadline=None,
+    derandomize=_EXAMPLES is None,
+    max_examples=int(_EXAMPLES or 100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("tireless")
 
 

@@ -32,7 +32,8 @@ KEYS = {
     "mirror_in_step",
     "left_running",
 }
-MINUTE_S = 60.0
+LONGEST_S = 180.0
+"""A quarter of a minute is said, on a machine that does nothing else; here all the other tests run beside it."""
 ROOT = os.geteuid() == 0
 
 
@@ -83,13 +84,13 @@ def somebody_else() -> pytest.MarkDecorator:
 async def test_the_demo_is_as_the_labels_ask(place: Path, user: str) -> None:
     """As root and as nobody: exit code 0, one object with the promised keys on the last line, everything as asked."""
     async with demo(place, "--json", user=user) as run:
-        code = await run.ends(limit_s=MINUTE_S + 30)
+        code = await run.ends(limit_s=LONGEST_S)
     assert code == 0, "\n".join(run.said)
     assert len(run.out) == 1, "the story goes to standard error"
     told = json.loads(run.out[-1])
     assert set(told) == KEYS
     assert told["ok"] is True
-    assert 0 < told["seconds"] < MINUTE_S
+    assert 0 < told["seconds"] < LONGEST_S
     assert (told["claims_held"], told["mirror_in_step"], told["left_running"]) == (0, True, 0)
     assert (await left_of(place)) == ({}, [])
     _jobs_are_as_asked(told)

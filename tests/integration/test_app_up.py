@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from tests.support.cli import Running, tireless
 from tests.support.place import AGENT, REPOSITORY, Place, a_place, ask_for, config, open_home
+from tests.support.processes import until_gone
 from tireless.embedded import EmbeddedPostgres
 
 
@@ -143,14 +143,6 @@ async def test_a_third_signal_stops_at_once(home: Path, place: Place) -> None:
 
 
 async def left_over(home: Path) -> list[str]:
-    """Command lines of processes that still name this directory, once the private database has had time to end."""
+    """Command lines of processes that still live in this directory, once all of them have had time to end."""
     assert await EmbeddedPostgres(home / "state" / "pg").stopped(90)
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if os.fsencode(home) in words and int(entry.name) != os.getpid():
-            found.append(words.replace(b"\0", b" ").decode(errors="replace"))
-    return found
+    return [*(await until_gone(home)).values()]
