@@ -95,6 +95,16 @@ async def test_a_look_may_be_written_for_later_and_be_wanted_sooner(conn: Connec
     assert len(await take(conn)) == 1
 
 
+async def test_looks_are_handed_out_in_the_order_in_which_they_were_written(conn: Connection, place: int) -> None:
+    """Whatever way the database goes to find them."""
+    order = [3, 7, 1, 8, 2, 6]
+    for number in order:
+        await looks.write_look(conn, place, number, why="webhook")
+    await conn.execute("SET enable_nestloop = off")
+    await conn.execute("SET enable_hashjoin = off")
+    assert [look.number for look in await take(conn)] == order
+
+
 async def test_only_looks_of_watched_repositories_of_these_forges_are_taken(conn: Connection, place: int) -> None:
     """Others wait for who can answer them; an expired take is anybody's."""
     await looks.write_look(conn, place, 7, why="webhook")

@@ -7,15 +7,22 @@ from dataclasses import dataclass, replace
 
 from tireless.domain.case import NEVER, Asked, Case, Marks, Refusal
 from tireless.domain.issue import EntryKind, Label, Person, TimelineEntry
-from tireless.domain.labels import ASKING, STEERING, LabelView, Meaning, Role, meaning, read
+from tireless.domain.labels import ASKING, STEERING, LabelScheme, LabelView, Meaning, Role, meaning, read
 from tireless.domain.people import Fact, Facts, Judgement, Need, Policy, Verdict, counts, judge_act
 
-__all__ = ["Asked", "Case", "Facts", "Marks", "Need", "Policy", "Refusal", "Verdict", "judge"]
+__all__ = ["Asked", "Case", "Facts", "Marks", "Need", "Policy", "Refusal", "Verdict", "asked_last", "judge"]
 
 
 def judge(case: Case) -> Asked:
     """Judge the asking labels of an issue, the approval of its text, and what else people said to its job."""
     return _Judging(case).run()
+
+
+def asked_last(timeline: Iterable[TimelineEntry], scheme: LabelScheme) -> int:
+    """The newest add of a label that asks, whether or not it counts: its event id, 0 when there is none."""
+    adds = ((each.id, each.label) for each in timeline if each.kind is EntryKind.LABEL_ADDED)
+    read_adds = ((event, meaning(label.name, scheme)) for event, label in adds if label is not None)
+    return max((event for event, said in read_adds if said is not None and said.role in ASKING), default=0)
 
 
 @dataclass(frozen=True, slots=True)

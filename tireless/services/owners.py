@@ -7,9 +7,10 @@ every full scan. Whatever is wrong with it or with a repository, that one is pol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from tireless import log
 from tireless.domain.cursor import Cursor, after_scan
@@ -18,6 +19,7 @@ from tireless.domain.retry import doubling
 from tireless.domain.walk import Step, Walk
 from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, StoreError, StoreUnavailable
 from tireless.forge.base import Forge, IssuePage, OwnerPage
+from tireless.services.ordering import full
 from tireless.services.patience import Patience, is_outage
 from tireless.services.scanning import Scan, Scanned, TakeLostError
 from tireless.services.taking import ReplacedError
@@ -36,7 +38,8 @@ PROBE_PAGES = 5
 AT_ONCE = 3
 """Repositories of a page that are read beside each other."""
 PART_S = 60.0
-"""How long one of them may take before it is polled by itself."""
+"""How long a page's worth of one of them may take before it is polled by itself."""
+PAGE = 50
 GIVEN_UP = 3
 """Failures of a search in a row after which each repository is polled by itself."""
 BACKOFF_CAP_S = 900.0
@@ -198,7 +201,14 @@ class _Search:
         async with self._pool.connection() as conn:
             self._served = await owners.searched_repos(conn, row)
         began = await self._clock()
-        server_date = await self._pages()
+        try:
+            server_date = await self._pages()
+        except ForgeUnavailable:
+            raise
+        except ForgeError:
+            await self._take_held()  # a page that cannot be read for good starves none before it
+            raise
+        await self._take_held()
         cursor = after_scan(
             row.cursor,
             found=self._walk.newest,
@@ -232,6 +242,8 @@ class _Search:
                 total=page.total,
             )
             await self._take_page(page, fresh, asked_at)
+            if full(scan.held for scan in self._scans.values()):
+                await self._take_held()
             if step is Step.END:
                 return server_date
             if step is Step.CIRCLES:
@@ -251,19 +263,27 @@ class _Search:
                 server_date=page.server_date,
                 malformed=tuple(bad for each, bad in page.malformed if each == where),
             )
-            new = [one for one in part.issues if one.issue_id in fresh]
-            parts.append(self._take_part(repo, new, part, asked_at))
-        for error in await asyncio.gather(*parts, return_exceptions=True):
-            if error is not None:
-                raise error
+            new: list[Snapshot] = [one for one in part.issues if one.issue_id in fresh]
+            parts.append(self._take_part(repo, len(new), partial(self._scan(repo).take_page, new, part, asked_at)))
+        await _all(parts)
 
-    async def _take_part(self, repo: RepoRow, new: list[Snapshot], part: IssuePage, asked_at: datetime) -> None:
-        """What a page shows of one repository. A few beside each other: one that hangs holds up no other."""
+    async def _take_held(self) -> None:
+        """What asked for work on the pages until now."""
+        scans = [(scan, self._served.get(where)) for where, scan in self._scans.items() if len(scan.held)]
+        parts = [
+            self._take_part(repo, len(scan.held), partial(scan.take_held, self._keep))
+            for scan, repo in scans
+            if repo is not None
+        ]
+        await _all(parts)
+
+    async def _take_part(self, repo: RepoRow, count: int, take: Callable[[], Awaitable[None]]) -> None:
+        """Some issues of one repository. A few beside each other: one that hangs holds up no other."""
         async with self._gate:
-            await self._clock(keep=True)
+            await self._keep()
             try:
-                async with asyncio.timeout(PART_S):
-                    await self._scan(repo).take_page(new, part, asked_at)
+                async with asyncio.timeout(PART_S * max(1.0, count / PAGE)):
+                    await take()
                 return
             except TimeoutError:
                 fault = f"its issues took longer than {PART_S:.0f} s"
@@ -278,8 +298,8 @@ class _Search:
         _log.info("repository polled by itself", repository=str(repo.ref), error=fault)
 
     def _scan(self, repo: RepoRow) -> Scan:
-        if repo.id not in self._scans:
-            self._scans[repo.id] = Scan(
+        if repo.forge_repo_id not in self._scans:
+            self._scans[repo.forge_repo_id] = Scan(
                 self._pool,
                 self._forge,
                 repo,
@@ -290,10 +310,20 @@ class _Search:
                 offset=self.offset or timedelta(),
                 ring=self._ring,
             )
-        return self._scans[repo.id]
+        return self._scans[repo.forge_repo_id]
+
+    async def _keep(self) -> None:
+        await self._clock(keep=True)
 
     async def _clock(self, *, keep: bool = False) -> datetime:
         async with self._pool.connection() as conn:
             if keep and not await owners.keep_owner(conn, self._row):
                 raise TakeLostError(self._row.owner)
             return await clock(conn)
+
+
+async def _all(parts: Iterable[Awaitable[None]]) -> None:
+    """To the end of each; then the first error."""
+    for error in await asyncio.gather(*parts, return_exceptions=True):
+        if error is not None:
+            raise error

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from tireless import log
+from tireless.domain.asking import asked_last
 from tireless.domain.cursor import Cursor, after_scan, settled
-from tireless.domain.issue import Snapshot
+from tireless.domain.issue import IssueState, Snapshot, TimelineEntry
+from tireless.domain.labels import read
 from tireless.domain.walk import Step, Walk
 from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, Moved, StoreError, StoreUnavailable
 from tireless.forge.base import Forge, IssuePage
+from tireless.services.ordering import Asked, Held, full
 from tireless.services.taking import ReplacedError, Seen, Taking
 from tireless.store import look as looks
 from tireless.store import polls, repos
@@ -23,11 +27,16 @@ from tireless.store.repos import RepoRow
 
 _log = log.get(__name__)
 
+T = TypeVar("T")
+
 MAX_PAGES = 1_000_000
 """Bound of a walk."""
 
 OUTAGE = 3
 """Issues in a row that the forge did not answer for: it is the forge, not they."""
+
+KEEP_EVERY = 20
+"""Issues of those kept back after which the take is renewed."""
 
 
 class SetAsideError(Exception):
@@ -83,6 +92,7 @@ class Scan:
         self._taking = Taking(pool, forge, repo, rules, offset=offset, ring=ring)
         self._walk = Walk()
         self.made = 0
+        self.held = Held()
         self._failures = 0
 
     async def run(self) -> Scanned:
@@ -91,7 +101,15 @@ class Scan:
         if self._full or not self._repo.readable:
             await self._refresh()
         since = None if self._full else self._repo.since
-        first = await self._pages(since)
+        try:
+            first = await self._pages(since)
+        except ForgeError as error:
+            # A page that cannot be read for good must not starve those before it. Nor is a forge that is away asked on.
+            if isinstance(error, ForgeUnavailable):
+                self._failures = max(self._failures, OUTAGE - 1)
+            await self.take_held(self._keep)
+            raise
+        await self.take_held(self._keep)
         if self._full and not self._walk.torn:
             async with self._pool.connection() as conn:
                 await polls.look_for_unseen(conn, self._repo, self._walk.seen, began=began)
@@ -128,6 +146,8 @@ class Scan:
             fresh = [one for one in page.issues if one.number in new]
             step = self._note(page)
             await self.take_page(fresh, page, asked_at)
+            if full([self.held]):
+                await self.take_held(self._keep)
             match step:
                 case Step.ON:
                     pass
@@ -167,10 +187,16 @@ class Scan:
                 raise TakeLostError(str(self._repo.ref))
             return await clock(conn)
 
+    async def _keep(self) -> None:
+        await self._clock(keep=True)
+
     # ------------------------------------------------------------------ issues
 
     async def take_page(self, fresh: list[Snapshot], page: IssuePage, asked_at: datetime) -> None:
-        """Take in what is new on a page; also one of a search, cut down to this repository."""
+        """Take in what is new on a page; also one of a search, cut down to this repository.
+
+        What asks for work is kept back for `take_held`, which the caller owes after the last page.
+        """
         async with self._pool.connection() as conn:
             for bad in page.malformed:
                 if bad.number:
@@ -182,8 +208,32 @@ class Scan:
         seen = [self._seen(snapshot, page, asked_at) for snapshot in fresh if snapshot.number not in skip]
         stored = await self._store_plain(seen, asked_at)
         for one in seen:
-            if one.snapshot.number not in stored:
+            if self._asks(one.snapshot):
+                self.held.keep(one)
+            elif one.snapshot.number not in stored:
                 await self._take(one)
+
+    async def take_held(self, keep: Callable[[], Awaitable[None]]) -> None:
+        """Take in what was kept back, who asked first first. `keep`: called now and then, to go on with the take."""
+        asked, trouble = Asked(), None
+        try:
+            for n, one in enumerate(self.held.drain()):
+                if n % KEEP_EVERY == KEEP_EVERY - 1:
+                    await keep()
+                timeline = await self._guarded(one.snapshot.number, self._taking.timeline(one))
+                if timeline is not None:
+                    asked.add(one, timeline, asked=asked_last(timeline, self._scheme))
+        except ForgeError as error:
+            trouble = error
+        for n, (one, timeline) in enumerate(asked.in_order()):
+            if n % KEEP_EVERY == KEEP_EVERY - 1:
+                await keep()
+            await self._take(one, timeline)
+        if trouble is not None:
+            raise trouble
+
+    def _asks(self, snapshot: Snapshot) -> bool:
+        return snapshot.state is IssueState.OPEN and read(snapshot.labels, self._scheme).asks
 
     def _seen(self, snapshot: Snapshot, page: IssuePage, asked_at: datetime) -> Seen:
         sure = settled(snapshot.updated_at, server_date=page.server_date, asked_at=asked_at, overlap=self._overlap)
@@ -205,11 +255,18 @@ class Scan:
             _log.warning("page not stored at once", repository=str(self._repo.ref), error=str(error))
             return frozenset()
 
-    async def _take(self, seen: Seen) -> None:
-        """Take one issue in; what is wrong with it is remembered as a look and holds up nothing else."""
+    async def _take(self, seen: Seen, timeline: tuple[TimelineEntry, ...] | None = None) -> None:
         number = seen.snapshot.number
+        taken = await self._guarded(number, self._taking.take(seen, timeline=timeline))
+        if taken is not None:
+            self.made += taken.made
+            if taken.made:
+                _log.info("job enqueued", issue=f"{self._repo.ref}#{number}")
+
+    async def _guarded(self, number: int, doing: Awaitable[T]) -> T | None:
+        """What is wrong with one issue is remembered as a look and holds up nothing else: None."""
         try:
-            taken = await self._taking.take(seen)
+            done = await doing
         except (ReplacedError, Moved, StoreUnavailable):
             raise  # the repository's trouble, or the database's
         except ForgeUnavailable as error:
@@ -226,9 +283,8 @@ class Scan:
             await self._fail(number, error)
         else:
             self._failures = 0
-            self.made += taken.made
-            if taken.made:
-                _log.info("job enqueued", issue=f"{self._repo.ref}#{number}")
+            return done
+        return None
 
     async def _fail(self, number: int, error: Exception) -> None:
         said = str(error) if isinstance(error, ForgeError) else f"{type(error).__name__}: {error}"

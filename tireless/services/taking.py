@@ -65,12 +65,14 @@ class Taking:
             asked_at = await clock(conn)
         return Seen(await self._forge.issue(self._repo.ref, number), asked_at)
 
-    async def take(self, seen: Seen, *, look: Look | None = None) -> Taken:
+    async def take(
+        self, seen: Seen, *, look: Look | None = None, timeline: tuple[TimelineEntry, ...] | None = None
+    ) -> Taken:
         """Judge and store one issue, with as many readings as it takes; answers or writes its look.
 
+        `timeline` if it was read already, after `seen`.
         ReplacedError when it is another issue than the stored one; ForgeError when something could not be read.
         """
-        timeline: tuple[TimelineEntry, ...] | None = None
         blockers: tuple[Blocker, ...] | None = None
         tries = 1
         for _ in range(_ROUNDS):
@@ -85,14 +87,15 @@ class Taking:
                 case Took.AGAIN:
                     tries += 1
                     seen = await self.read(seen.snapshot.number)
-                    timeline, blockers = await self._timeline(seen), None
+                    timeline, blockers = await self.timeline(seen), None
                 case Took.WANTS_DEPENDENCIES:
                     blockers = await self._blockers(seen.snapshot.number)
                 case Took.WANTS_TIMELINE:
-                    timeline = await self._timeline(seen)
+                    timeline = await self.timeline(seen)
         raise AssertionError(f"judging {self._repo.ref}#{seen.snapshot.number} wants the same facts again and again")
 
-    async def _timeline(self, seen: Seen) -> tuple[TimelineEntry, ...]:
+    async def timeline(self, seen: Seen) -> tuple[TimelineEntry, ...]:
+        """What has happened on an issue until now."""
         return await self._forge.timeline(self._repo.ref, seen.snapshot.number)
 
     async def _blockers(self, number: int) -> tuple[Blocker, ...]:

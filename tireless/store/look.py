@@ -86,6 +86,7 @@ class Look:
     repository_id: int
     number: int
     why: str
+    written_at: datetime
     failures: int
     token: UUID
 
@@ -102,16 +103,17 @@ WITH due AS MATERIALIZED (
 UPDATE look SET take_token = %(token)s::uuid,
                 take_until = clock_timestamp() + make_interval(secs => %(take_s)s::float8)
   FROM due WHERE look.repository_id = due.repository_id AND look.number = due.number
-RETURNING look.repository_id, look.number, look.why, look.failures, look.take_token AS token
+RETURNING look.repository_id, look.number, look.why, look.written_at, look.failures, look.take_token AS token
 """
 
 
 async def take_looks(conn: Connection, forges: Sequence[str], *, limit: int, take_s: float = 120.0) -> list[Look]:
-    """Due looks at issues of these forges, for this caller alone until `take_s` seconds have passed."""
+    """Due looks at issues of these forges, for this caller alone until `take_s` seconds have passed; oldest first."""
     values = {"forges": list(forges), "limit": limit, "take_s": take_s, "token": uuid4()}
     with translate("taking looks"):
         async with conn.cursor(row_factory=class_row(Look)) as cursor:
-            return await (await cursor.execute(TAKE, values)).fetchall()
+            taken = await (await cursor.execute(TAKE, values)).fetchall()
+    return sorted(taken, key=lambda look: look.written_at)
 
 
 # A look written after the read was sent asks for something the read cannot have seen: it stays.
