@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 
 import pytest
@@ -90,12 +89,8 @@ async def away(bench: Bench, how: str) -> None:
     """Let the forge's git be away."""
     match how:
         case "refused":
-            with socket.socket() as unused:
-                unused.bind(("127.0.0.1", 0))
-                port = unused.getsockname()[1]
-            await rows.change(
-                bench.conn, "repository", bench.repository_id, clone_url=f"http://127.0.0.1:{port}/a/b.git"
-            )
+            url = "http://127.0.0.1:1/a/b.git"
+            await rows.change(bench.conn, "repository", bench.repository_id, clone_url=url)
         case _:
             await bench.loopback.fault(FaultPlan("GET", FETCH, "answer", status=int(how), times=0))
 

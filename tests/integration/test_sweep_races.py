@@ -40,7 +40,8 @@ async def test_one_of_them_wins(dsn: str) -> None:
         for number in range(ROUNDS_MAX):
             if number >= ROUNDS and min(won[who] for who in WINNERS) >= 5:
                 break
-            lease_s = chance.uniform(-0.25, 0.75) * pace_s
+            # Every eighth lease outlasts the round, mostly: else the renewal hardly ever came in time.
+            lease_s = (3.0 if number % 8 == 0 else chance.uniform(-0.25, 0.75)) * pace_s
             made = await rows.job(watcher, state="claimed", lease_s=lease_s, max_attempts=9)
             began = clock()
             won[await one_round(watcher, conns, made, chance)] += 1
