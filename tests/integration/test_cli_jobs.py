@@ -195,6 +195,9 @@ async def test_explain_says_what_is_in_the_way(desk: Desk, conn: Connection) -> 
         ["explain", "acme/widget"],
         ["explain", "acme#7"],
         ["jobs", "show", "seven"],
+        ["jobs", "show", "9" * 30],
+        ["jobs", "logs", "7", "--attempt", "9" * 30],
+        ["explain", "acme/widget#99999999999"],
         ["jobs", "ls", "--state", "sleeping"],
         ["lanes", "hold", "claude"],
         ["lanes", "hold", "claude", "--reason", "x", "--for", "600"],
@@ -202,7 +205,7 @@ async def test_explain_says_what_is_in_the_way(desk: Desk, conn: Connection) -> 
     ],
 )
 async def test_a_wrong_command_line_is_told_with_2(desk: Desk, words: list[str]) -> None:
-    """Words that make no sense end with 2 and say what would."""
+    """Words that make no sense, and numbers that no database holds, end with 2 and say what would make some."""
     said = await desk(*words)
     assert said.code == 2, said
     assert "Traceback" not in said.err

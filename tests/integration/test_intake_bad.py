@@ -76,6 +76,25 @@ async def test_a_bad_issue_among_a_hundred_stops_none_of_the_others(ingest: Inge
     assert await ingest.looks() == []
 
 
+@pytest.mark.parametrize(
+    ("changed", "looked_at"), [({"number": 2**31}, []), ({"number": 10**30}, []), ({"id": 2**63}, [2])]
+)
+async def test_numbers_that_no_database_holds_stop_none_of_the_others(
+    ingest: Ingest, changed: dict[str, int], looked_at: list[int]
+) -> None:
+    """A list with such an issue among two others: they enqueue, and it is a look where it can be asked for."""
+    stage = ingest.stage
+    for _ in range(3):
+        await ingest.ask(GO, IMPLEMENT)
+    page = [await stage.bot.issue(stage.path, number) for number in (3, 2, 1)]
+    page[1] |= changed
+    headers = {"Content-Type": "application/json", "X-Total-Count": "3"}
+    plan = FaultPlan("GET", LIST, "answer", status=200, body=json.dumps(page).encode(), headers=headers)
+    await ingest.loopback.fault(plan)
+    assert (await ingest.poll()).made == 2
+    assert [look["number"] for look in await ingest.looks()] == looked_at
+
+
 async def test_an_issue_whose_timeline_fails_is_looked_at_later(ingest: Ingest) -> None:
     """The forge answers 500 for one timeline for good: the others are taken in, and its look backs off."""
     broken, well = await ingest.ask(GO, IMPLEMENT), await ingest.ask(GO, IMPLEMENT)

@@ -131,11 +131,13 @@ async def test_no_secret_shows_on_a_page(web: Web, conn: Connection) -> None:
     assert "[redacted]" in page
 
 
-async def test_a_job_that_does_not_exist_is_a_sentence(web: Web) -> None:
-    """404, with what to do instead."""
-    answer = await web.client.get("/jobs/999")
+@pytest.mark.parametrize("number", ["999", str(2**63), "1" + "0" * 5000])
+async def test_a_job_that_does_not_exist_is_a_sentence(web: Web, number: str) -> None:
+    """404, with what to do instead; also for a number that no database holds."""
+    answer = await web.client.get(f"/jobs/{number}")
     assert answer.status_code == 404
-    assert "there is no job 999" in answer.text
+    assert f"there is no job {number[:20]}" in answer.text
+    assert len(answer.text) < 5000
 
 
 @pytest.mark.parametrize(

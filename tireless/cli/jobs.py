@@ -176,7 +176,7 @@ def event(row: EventRow) -> tuple[object, ...]:
 
 @jobs.command("logs")
 @steering.JOB
-@click.option("--attempt", "claim_no", type=click.IntRange(min=1), help="The claim's number; by default the last.")
+@click.option("--attempt", "claim_no", type=click.IntRange(1, 10**18), help="The claim's number; by default the last.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the attempt has ended.")
 @printing
 @pass_frame

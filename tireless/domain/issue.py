@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+NUMBER_MAX = 2**31 - 1
+"""The greatest number of an issue or a pull request that is believed: what a database's int holds."""
+
+ID_MAX = 2**63 - 1
+"""The greatest id of anything."""
+
 
 @dataclass(frozen=True, slots=True)
 class RepoRef:

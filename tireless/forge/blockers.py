@@ -23,7 +23,7 @@ async def dependencies(http: Http, ref: IssueRef) -> tuple[tuple[IssueRef, bool]
             where = reading.mapping(data.get("repository"), "dependency.repository")
             owner = reading.text(where.get("owner"), "dependency.repository.owner")
             name = reading.text(where.get("name"), "dependency.repository.name")
-            blocker = IssueRef(RepoRef(http.name, owner, name), reading.whole(data.get("number"), "dependency.number"))
+            blocker = IssueRef(RepoRef(http.name, owner, name), reading.number(data["number"], "dependency.number"))
             found[blocker] = reading.state(data.get("state")) is IssueState.CLOSED
         except ValueError as error:
             raise answer.garbled(str(error)) from error

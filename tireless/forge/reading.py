@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tireless.domain.issue import (
+    ID_MAX,
+    NUMBER_MAX,
     Comment,
     EntryKind,
     IssueState,
@@ -54,10 +56,28 @@ def mapping(data: object, field: str) -> dict[str, object]:
 
 
 def whole(data: object, field: str) -> int:
-    """`data` as an integer; true and 1.0 are none."""
+    """`data` as an integer that can be stored; true and 1.0 are none. System users have ids below 0."""
     if not isinstance(data, int) or isinstance(data, bool):
         raise ValueError(f"{field} is no whole number")
+    if abs(data) > ID_MAX:
+        raise ValueError(f"{field} is {data}, which no id is")
     return data
+
+
+def identity(data: object, field: str) -> int:
+    """`data` as the id of something that is there; a conversion failure of the forge is an object of zeros."""
+    found = whole(data, field)
+    if found < 1:
+        raise ValueError(f"{field} is {found}")
+    return found
+
+
+def number(data: object, field: str = "number") -> int:
+    """`data` as the number of an issue or a pull request."""
+    found = identity(data, field)
+    if found > NUMBER_MAX:
+        raise ValueError(f"{field} is {found}, which no issue has")
+    return found
 
 
 def text(data: object, field: str) -> str:
@@ -84,11 +104,8 @@ def person(data: object, field: str = "user") -> Person:
 def label(data: object, field: str = "label") -> Label:
     """A label definition; its colour comes without `#`."""
     found = mapping(data, field)
-    identity = whole(found.get("id"), f"{field}.id")
-    if identity < 1:
-        raise ValueError(f"{field}.id is {identity}")
     return Label(
-        id=identity,
+        id=identity(found.get("id"), f"{field}.id"),
         name=text(found.get("name"), f"{field}.name"),
         exclusive=found.get("exclusive") is True,
         color=text_or_empty(found.get("color"), f"{field}.color").removeprefix("#"),
@@ -114,27 +131,23 @@ def is_pull(data: object) -> bool:
 
 
 def number_of(data: object) -> int:
-    """The number of an issue that may be unreadable otherwise; 0 when even that is missing."""
-    found = data.get("number") if isinstance(data, dict) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+    """The number of an issue that may be unreadable otherwise; 0 when even that is missing or none."""
+    try:
+        return number(data.get("number")) if isinstance(data, dict) else 0
+    except ValueError:
+        return 0
 
 
 def snapshot(data: object) -> Snapshot:
     """One issue. A conversion failure of the forge is an object of zeros: refused."""
     found = mapping(data, "issue")
-    number = whole(found.get("number"), "number")
-    if number < 1:
-        raise ValueError(f"number is {number}")
-    identity = whole(found.get("id"), "id")
-    if identity < 1:
-        raise ValueError(f"id is {identity}")
     labels = found.get("labels")
     if not isinstance(labels, list):
         # absent is not "none": taking it for none would cancel what was asked for
         raise ValueError("labels is no list")
     return Snapshot(
-        number=number,
-        issue_id=identity,
+        number=number(found.get("number")),
+        issue_id=identity(found.get("id"), "id"),
         title=text(found.get("title"), "title"),
         body=text_or_empty(found.get("body"), "body"),
         author=person(found.get("user")),
@@ -187,7 +200,7 @@ def repository(data: object) -> Repository:
     """One repository. `owner_is_org` is not in this answer: None."""
     found = mapping(data, "repository")
     return Repository(
-        id=whole(found.get("id"), "repository.id"),
+        id=identity(found.get("id"), "repository.id"),
         owner=person(mapping(found.get("owner"), "repository.owner"), "repository.owner").login,
         name=text(found.get("name"), "repository.name"),
         owner_is_org=None,
@@ -214,7 +227,7 @@ def pull(data: object) -> PullRequest:
     title = text(found.get("title"), "title")
     draft = found.get("draft")
     return PullRequest(
-        number=whole(found.get("number"), "number"),
+        number=number(found.get("number")),
         title=title,
         body=text_or_empty(found.get("body"), "body"),
         author=person(found.get("user")),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tireless.errors import ForgeDenied, ForgeGarbled
+from tireless.forge import reading
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
 """What a receiver should read at most: the body of a delivery carries the whole text of an issue."""
@@ -72,13 +73,18 @@ def read(headers: Mapping[str, str], body: bytes, secret: str) -> Hint:
     repository, sender = data.get("repository"), data.get("sender")
     if not isinstance(repository, dict) or not isinstance(sender, dict):
         raise ForgeGarbled("webhook: the delivery names no repository or no sender")
-    number, is_pull = _which(data)
+    try:
+        number, is_pull = _which(data)
+        repo_id = reading.identity(repository.get("id"), "repository.id")
+        sender_id = reading.whole(sender.get("id"), "sender.id")
+    except ValueError as error:
+        raise ForgeGarbled(f"webhook: {error}") from None
     return Hint(
-        repo_id=_whole(repository.get("id"), "repository.id"),
+        repo_id=repo_id,
         repo_path=str(repository.get("full_name") or ""),
         number=number,
         is_pull=is_pull,
-        sender_id=_whole(sender.get("id"), "sender.id"),
+        sender_id=sender_id,
         sender_login=str(sender.get("login") or ""),
         event=_first(given, _EVENTS),
         action=str(data.get("action") or ""),
@@ -90,17 +96,11 @@ def _which(data: dict[str, object]) -> tuple[int | None, bool]:
     """The number of the issue or pull request, and whether it is the latter; comment events carry it in `issue`."""
     pull, issue = data.get("pull_request"), data.get("issue")
     if isinstance(pull, dict):
-        return _whole(pull.get("number"), "pull_request.number"), True
+        return reading.number(pull.get("number"), "pull_request.number"), True
     if isinstance(issue, dict):
-        number = _whole(issue.get("number"), "issue.number")
+        number = reading.number(issue.get("number"), "issue.number")
         return number, issue.get("pull_request") is not None or data.get("is_pull") is True
     return None, False
-
-
-def _whole(data: object, field: str) -> int:
-    if not isinstance(data, int) or isinstance(data, bool):
-        raise ForgeGarbled(f"webhook: {field} is no whole number")
-    return data
 
 
 def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str:

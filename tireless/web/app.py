@@ -37,7 +37,7 @@ def build(pool: Pool, site: Site, pulses: Pulses) -> Starlette:
     return Starlette(
         routes=[
             Route("/", pages.guarded(pages.index)),
-            Route("/jobs/{job:int}", pages.guarded(pages.job)),
+            Route("/jobs/{job}", pages.guarded(pages.job)),
             Route("/healthz", healthz(pulses)),
             Route("/readyz", readyz(pulses, pool)),
             Route("/metrics", metrics(pool, pulses)),

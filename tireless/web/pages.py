@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from tireless.domain.inert import one_line
 from tireless.domain.job import TERMINAL, State
 from tireless.errors import NotKnown, StoreError
 from tireless.redact import Redactor
@@ -19,6 +21,7 @@ from tireless.store.db import Pool
 _LIVE = [state.value for state in State if state not in TERMINAL]
 _ENDED = [state.value for state in TERMINAL]
 _LIVE_SHOWN, _ENDED_SHOWN = 200, 30
+_JOB = re.compile("[1-9][0-9]{0,17}")
 _CUT = "\n[… left out …]\n"
 
 # What strangers wrote is shown here: no script runs, nothing is loaded from elsewhere, nobody may frame it.
@@ -61,7 +64,10 @@ class Pages:
 
     async def job(self, request: Request) -> Response:
         """One job with its attempts, events and the output of its last attempt."""
-        job_id = request.path_params["job"]
+        word = request.path_params["job"]
+        if not _JOB.fullmatch(word):
+            raise NotKnown(f"there is no job {one_line(word, 40)}: see `tireless jobs ls`")
+        job_id = int(word)
         async with self._pool.connection() as conn:
             detail = await inspect.job_detail(conn, job_id)
             printed = await inspect.attempt_output(conn, job_id)
