@@ -7,6 +7,7 @@ import click
 from tireless.cli.frame import Frame, database, pass_frame, printing, run
 from tireless.cli.words import how_to_end, issue, why_held
 from tireless.domain.gates import Judged, next_reading
+from tireless.domain.issue import issue_name
 from tireless.store import inspect
 from tireless.store.explaining import told_of
 from tireless.store.inspect import Explanation
@@ -27,15 +28,17 @@ def explain(frame: Frame, reference: str, everything: bool) -> int:
     Reads what is stored: `tireless poll` first if the forge was changed just now. Exit code 4 for an issue that is not
     known here.
     """
-    found = run(_explain(frame, reference))
-    frame.show(_data(found), lambda: _told(found, everything=everything))
+    found, several = run(_explain(frame, reference))
+    frame.show(_data(found), lambda: _told(found, several=several, everything=everything))
     return NOT_FOUND if found.first is not None and found.first.gate.code in _UNKNOWN else 0
 
 
-async def _explain(frame: Frame, reference: str) -> Explanation:
+async def _explain(frame: Frame, reference: str) -> tuple[Explanation, bool]:
     forge, owner, name, number = issue(reference)
+    scheme = frame.settings.labels.scheme
     async with database(frame) as conn:
-        return await inspect.explain(conn, f"{owner}/{name}", number, scheme=frame.settings.labels.scheme, forge=forge)
+        found = await inspect.explain(conn, f"{owner}/{name}", number, scheme=scheme, forge=forge)
+        return found, found.forge is not None and await inspect.several_forges(conn)
 
 
 def _data(found: Explanation) -> dict[str, object]:
@@ -53,6 +56,7 @@ def _data(found: Explanation) -> dict[str, object]:
         for each in found.gates
     ]
     return {
+        "forge": found.forge,
         "issue": f"{found.repo}#{found.number}",
         "title": found.title,
         "url": found.url,
@@ -75,9 +79,10 @@ def _data(found: Explanation) -> dict[str, object]:
     }
 
 
-def _told(found: Explanation, *, everything: bool) -> str:
+def _told(found: Explanation, *, several: bool, everything: bool) -> str:
     """The answer first; how it was come to is below it."""
-    lines = [f"{found.repo}#{found.number}  {found.title or ''}".rstrip(), *([found.url] if found.url else [])]
+    name = issue_name(found.forge or "", found.repo, found.number, several=several)
+    lines = [f"{name}  {found.title or ''}".rstrip(), *([found.url] if found.url else [])]
     if found.job_id is not None:
         reason = f" ({found.reason})" if found.reason else ""
         lines.append(f"job {found.job_id}: {found.state}{reason}, {found.kind}, lane {found.lane}")

@@ -10,6 +10,7 @@ import click
 from tireless.cli import steering
 from tireless.cli.frame import Frame, database, pass_frame, printing, run, table
 from tireless.cli.words import issue, repository
+from tireless.domain.issue import issue_name
 from tireless.domain.job import TERMINAL, State
 from tireless.errors import NotKnown
 from tireless.store import inspect
@@ -49,43 +50,49 @@ def ls(
 ) -> None:
     """Jobs, newest first: those that live, unless states, an issue or --all say otherwise."""
     wanted = list(states) or ([] if every or ref else LIVE)
-    found = run(_jobs(frame, wanted, lane, path, ref, limit))
+    found, several = run(_jobs(frame, wanted, lane, path, ref, limit))
     head = ("JOB", "ISSUE", "KIND", "LANE", "STATE", "REASON", "ATTEMPT", "TITLE")
     empty = "no such job" if ref or states or lane or path else "no job was made yet"
     if not (every or ref or states):
         empty = "no job lives; `--all` shows ended ones as well"
-    frame.show({"jobs": found}, lambda: table(head, map(_line, found), empty=empty))
+    frame.show({"jobs": found}, lambda: table(head, (_line(each, several) for each in found), empty=empty))
 
 
 async def _jobs(
     frame: Frame, states: Sequence[str], lane: str | None, path: str | None, ref: str | None, limit: int
-) -> list[JobRow]:
-    repo, number = None, None
+) -> tuple[list[JobRow], bool]:
+    """What was asked for, and whether there are several forges."""
+    forge, repo, number = None, None, None
     if path is not None:
-        _, owner, name = repository(path)
+        forge, owner, name = repository(path)
         repo = f"{owner}/{name}"
     if ref is not None:
-        _, owner, name, number = issue(ref)
+        forge, owner, name, number = issue(ref)
         repo = f"{owner}/{name}"
     async with database(frame) as conn:
-        found = await inspect.job_rows(conn, states=states, lane=lane, repo=repo, number=number, limit=limit)
+        found = await inspect.job_rows(
+            conn, states=states, lane=lane, forge=forge, repo=repo, number=number, limit=limit
+        )
         if not found:
-            await _demand_known(conn, lane, repo)
-        return found
+            await _demand_known(conn, lane=lane, forge=forge, repo=repo)
+        return found, await inspect.several_forges(conn)
 
 
-async def _demand_known(conn: Connection, lane: str | None, repo: str | None) -> None:
+async def _demand_known(conn: Connection, *, lane: str | None, forge: str | None, repo: str | None) -> None:
     """No job of what is not there is another answer than no job. NotKnown."""
     if lane is not None and lane not in {row.name for row in await lane_rows(conn)}:
         raise NotKnown(f"there is no lane {lane}: see `tireless lanes ls`")
-    known = await inspect.repository_rows(conn, all_known=True) if repo is not None else []
-    if repo is not None and repo.casefold() not in {row.repo.casefold() for row in known}:
-        raise NotKnown(f"{repo} is not known here: see `tireless repos ls`")
+    if repo is None:
+        return
+    known = await inspect.repository_rows(conn, all_known=True)
+    if not any(row.repo.casefold() == repo.casefold() and forge in (None, row.forge) for row in known):
+        named = repo if forge is None else f"{forge}:{repo}"
+        raise NotKnown(f"{named} is not known here: see `tireless repos ls`")
 
 
-def _line(job: JobRow) -> tuple[object, ...]:
-    attempt = f"{job.attempts}/{job.max_attempts}"
-    return job.id, f"{job.repo}#{job.number}", job.kind, job.lane, job.state, job.reason, attempt, job.title
+def _line(job: JobRow, several: bool) -> tuple[object, ...]:
+    name = issue_name(job.forge, job.repo, job.number, several=several)
+    return job.id, name, job.kind, job.lane, job.state, job.reason, f"{job.attempts}/{job.max_attempts}", job.title
 
 
 # ------------------------------------------------------------------------------------------------ show
@@ -97,17 +104,18 @@ def _line(job: JobRow) -> tuple[object, ...]:
 @pass_frame
 def show(frame: Frame, job: int) -> None:
     """One job: where it stands, its attempts, what happened to it, its children."""
-    found = run(_detail(frame, job))
-    frame.show(found, lambda: _told(found))
+    found, several = run(_detail(frame, job))
+    frame.show(found, lambda: _told(found, several))
 
 
-async def _detail(frame: Frame, job: int) -> JobDetail:
+async def _detail(frame: Frame, job: int) -> tuple[JobDetail, bool]:
     async with database(frame) as conn:
-        return await inspect.job_detail(conn, job)
+        return await inspect.job_detail(conn, job), await inspect.several_forges(conn)
 
 
-def _told(found: JobDetail) -> str:
-    parts = ["\n".join(f"{name:12} {value}" for name, value in _facts(found.job) if value not in (None, "", []))]
+def _told(found: JobDetail, several: bool) -> str:
+    facts = _facts(found.job, several)
+    parts = ["\n".join(f"{name:12} {value}" for name, value in facts if value not in (None, "", []))]
     if found.attempts:
         head = ("CLAIM", "RUNNER", "CLAIMED", "ENDED", "OUTCOME", "COUNTS", "USD", "REASON")
         parts.append(table(head, map(_attempt, found.attempts), empty=""))
@@ -121,9 +129,9 @@ def _told(found: JobDetail) -> str:
     return "\n\n".join(parts)
 
 
-def _facts(job: JobRow) -> list[tuple[str, object]]:
+def _facts(job: JobRow, several: bool) -> list[tuple[str, object]]:
     return [
-        ("job", f"{job.id}  {job.repo}#{job.number}  {job.title}"),
+        ("job", f"{job.id}  {issue_name(job.forge, job.repo, job.number, several=several)}  {job.title}"),
         ("url", job.url),
         ("kind", job.kind),
         ("lane", job.lane),

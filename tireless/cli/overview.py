@@ -11,6 +11,7 @@ import click
 from tireless.cli.frame import Frame, database, pass_frame, plain, printing, run, table
 from tireless.cli.jobs import event
 from tireless.cli.words import job_number
+from tireless.domain.issue import issue_name
 from tireless.store import inspect
 from tireless.store.inspect import Cost, EventRow, RunnerRow, Stats, UsageSums
 
@@ -91,25 +92,27 @@ async def _events(frame: Frame, job: int | None, limit: int, follow: bool) -> No
         if job is not None:
             await inspect.job_detail(conn, job)  # NotKnown for a job that does not exist
         found = await inspect.event_rows(conn, job_id=job, limit=limit)
+        several = await inspect.several_forges(conn)
         if not follow:
-            frame.show({"events": found}, table(_HEAD, map(_line, found), empty="nothing has happened yet"))
+            lines = [_line(row, several) for row in found]
+            frame.show({"events": found}, table(_HEAD, lines, empty="nothing has happened yet"))
             return
         last = 0
         while True:
             for row in found:
-                _print(frame, row)
+                _print(frame, row, several)
                 last = row.id
             if len(found) < limit:
                 await asyncio.sleep(_FOLLOW_S)
             found = await inspect.event_rows(conn, job_id=job, after_id=last, limit=limit)
 
 
-def _print(frame: Frame, row: EventRow) -> None:
+def _print(frame: Frame, row: EventRow, several: bool) -> None:
     line = json.dumps(plain(row), ensure_ascii=False)
-    text = line if frame.json else table((), [_line(row)], empty="")
+    text = line if frame.json else table((), [_line(row, several)], empty="")
     click.echo(frame.redactor.text(text))
 
 
-def _line(row: EventRow) -> tuple[object, ...]:
+def _line(row: EventRow, several: bool) -> tuple[object, ...]:
     at, *rest = event(row)
-    return at, row.job_id, f"{row.repo}#{row.issue}", *rest
+    return at, row.job_id, issue_name(row.forge, row.repo, row.issue, several=several), *rest

@@ -135,6 +135,11 @@ class Snapshot:
         return content_hash(self.title, self.body)
 
 
+def issue_name(forge: str, path: str, number: int, *, several: bool) -> str:
+    """An issue as commands take it: with its forge where there are `several`."""
+    return f"{forge}:{path}#{number}" if several else f"{path}#{number}"
+
+
 class EntryKind(StrEnum):
     """The timeline entries that mean something to us; everything else is left out."""
 

@@ -29,6 +29,7 @@ class Explanation:
     take it. `place` counts from 1 among the pending jobs of its lane; `runners` are alive and serve that lane.
     """
 
+    forge: str | None
     repo: str
     number: int
     title: str | None
@@ -114,6 +115,7 @@ async def explain(
     gates = _judged(failing, scheme, has_live_job=job is not None and "ended" not in failing)
     details: Details = issue["triage_details"] if issue else {}
     return Explanation(
+        forge=place["forge"] if place else forge,
         repo=place["repo"] if place else repo,
         number=number,
         title=issue["title"] if issue else None,

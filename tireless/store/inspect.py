@@ -13,6 +13,7 @@ from tireless.store.inspect_jobs import (
     event_rows,
     job_detail,
     job_rows,
+    several_forges,
 )
 from tireless.store.inspect_places import (
     ALIVE_S,
@@ -62,6 +63,7 @@ __all__ = [
     "look_rows",
     "repository_rows",
     "runner_rows",
+    "several_forges",
     "stats",
     "usage_sums",
 ]

@@ -24,6 +24,16 @@ async def rows_of(conn: Connection, kind: type[T], statement: LiteralString, doi
             return await (await cursor.execute(statement, values)).fetchall()
 
 
+SEVERAL_FORGES = "SELECT count(*) > 1 FROM forge"
+
+
+async def several_forges(conn: Connection) -> bool:
+    """Must an issue's name say of which forge it is?"""
+    with translate("counting the forges"):
+        row = await (await conn.execute(SEVERAL_FORGES)).fetchone()
+    return bool(row and row[0])
+
+
 @dataclass(frozen=True, slots=True)
 class ChildOf:
     """A plan's child or a discovery's proposal, in the plan's order; `number` None: not created (yet)."""
@@ -126,6 +136,7 @@ SELECT j.id, r.forge, r.owner || '/' || r.name AS repo, i.number, i.title, i.url
       FROM attempt a WHERE a.job_id = j.id) u
  WHERE (%(states)s::text[] = '{}' OR j.state = ANY (%(states)s::text[]))
    AND (%(lane)s::text IS NULL OR j.lane = %(lane)s)
+   AND (%(forge)s::text IS NULL OR r.forge = %(forge)s)
    AND (%(repo)s::text IS NULL OR lower(r.owner || '/' || r.name) = lower(%(repo)s))
    AND (%(number)s::int IS NULL OR i.number = %(number)s)
    AND (%(before_id)s::bigint IS NULL OR j.id < %(before_id)s)
@@ -152,6 +163,7 @@ async def job_rows(
     *,
     states: Sequence[str] = (),
     lane: str | None = None,
+    forge: str | None = None,
     repo: str | None = None,
     number: int | None = None,
     before_id: int | None = None,
@@ -161,6 +173,7 @@ async def job_rows(
     values = {
         "states": list(states),
         "lane": lane,
+        "forge": forge,
         "repo": repo,
         "number": number,
         "before_id": before_id,
@@ -199,6 +212,7 @@ class EventRow:
 
     id: int
     job_id: int
+    forge: str
     repo: str
     issue: int
     at: datetime
@@ -229,7 +243,7 @@ SELECT a.id, a.claim_no, a.number, a.lane, a.runner, a.host, a.claimed_at, a.end
 
 async def job_detail(conn: Connection, job_id: int) -> JobDetail:
     """Everything about one job. NotKnown when there is none."""
-    filters = dict.fromkeys(("lane", "repo", "number", "before_id"))
+    filters = dict.fromkeys(("lane", "forge", "repo", "number", "before_id"))
     doing = f"reading job {job_id}"
     found = await rows_of(conn, JobRow, ALL_JOBS, doing, **filters, states=[], limit=1, id=job_id)
     if not found:
@@ -241,7 +255,7 @@ async def job_detail(conn: Connection, job_id: int) -> JobDetail:
 
 
 EVENTS_OF_JOB = """
-SELECT e.id, e.job_id, r.owner || '/' || r.name AS repo, i.number AS issue, e.at, e.who, e.what, e.from_state,
+SELECT e.id, e.job_id, r.forge, r.owner || '/' || r.name AS repo, i.number AS issue, e.at, e.who, e.what, e.from_state,
        e.to_state, e.reason, e.details
   FROM job_event e
   JOIN job j ON j.id = e.job_id
@@ -251,7 +265,7 @@ SELECT e.id, e.job_id, r.owner || '/' || r.name AS repo, i.number AS issue, e.at
 """
 # The last of them, then in order: a follower passes the id he has seen last.
 EVENTS = """
-SELECT l.id, l.job_id, r.owner || '/' || r.name AS repo, i.number AS issue, l.at, l.who, l.what, l.from_state,
+SELECT l.id, l.job_id, r.forge, r.owner || '/' || r.name AS repo, i.number AS issue, l.at, l.who, l.what, l.from_state,
        l.to_state, l.reason, l.details
   FROM (SELECT e.* FROM job_event e WHERE e.id > %(after_id)s ORDER BY e.id DESC LIMIT %(limit)s::int) l
   JOIN job j ON j.id = l.job_id

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from tireless.domain.inert import one_line
+from tireless.domain.issue import issue_name
 from tireless.domain.job import TERMINAL, State
 from tireless.errors import NotKnown, StoreError
 from tireless.redact import Redactor
@@ -48,12 +49,13 @@ class Pages:
             undefined=StrictUndefined,
             trim_blocks=True,
         )
-        self._templates.filters |= {"at": _at, "web": _web}
+        self._templates.filters |= {"at": _at, "web": _web, "named": _named}
 
     async def index(self, _request: Request) -> Response:
         """Lanes, live jobs, those that ended last."""
         async with self._pool.connection() as conn:
             values = {
+                "several": await inspect.several_forges(conn),
                 "stats": await inspect.stats(conn),
                 "used": (await inspect.usage_sums(conn, days=1)).total,
                 "lanes": await inspect.lane_rows(conn),
@@ -71,9 +73,10 @@ class Pages:
         async with self._pool.connection() as conn:
             detail = await inspect.job_detail(conn, job_id)
             printed = await inspect.attempt_output(conn, job_id)
+            several = await inspect.several_forges(conn)
         output = None if printed is None else {"claim_no": printed.claim_no, "text": _text(printed)}
-        values = {"job": detail.job, "attempts": detail.attempts, "events": detail.events, "output": output}
-        return self._page("job.html", values)
+        values = {"attempts": detail.attempts, "events": detail.events, "output": output, "several": several}
+        return self._page("job.html", {"job": detail.job, **values})
 
     def guarded(self, handler: Handler) -> Handler:
         """The same, with a plain sentence where there is no such job or the database does not answer."""
@@ -106,6 +109,10 @@ def _text(printed: inspect.Output) -> str:
 
 def _at(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _named(job: inspect.JobRow, several: bool) -> str:
+    return issue_name(job.forge, job.repo, job.number, several=several)
 
 
 def _web(url: str) -> str:
