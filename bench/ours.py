@@ -25,9 +25,9 @@ from tireless.services.settling import Together
 from tireless.store.claim import Claim, RunnerId, claim_next, renew_claim
 from tireless.store.db import Connection, Pool, pool
 from tireless.store.jobs import enqueue
-from tireless.store.look import listen
+from tireless.store.look import Ring, listen
 from tireless.store.record import Answer
-from tireless.store.settle import Ending, Policy, Ring, settle
+from tireless.store.settle import Ending, Policy, settle
 from tireless.store.sweep import expire_stale_claims
 
 NAME = "bench_tireless"

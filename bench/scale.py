@@ -24,9 +24,10 @@ from bench.scale_forge import OWNER, Size
 from bench.scale_poller import FORGE, LANE
 from tireless.domain.issue import Repository
 from tireless.store.db import transaction
+from tireless.store.forges import forge_known
 from tireless.store.lanes import sync_lanes
 from tireless.store.migrate import migrate
-from tireless.store.repos import forge_known, sync_repositories
+from tireless.store.repos import sync_repositories
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SMALL = Size(200, 10_000, 100)

@@ -41,6 +41,7 @@ CREATE TABLE repository (
   poll_not_before   timestamptz NOT NULL DEFAULT '-infinity',
   polled_at         timestamptz,                             -- when the last poll that saw all there was to see was begun
   full_scan_at      timestamptz,
+  doubted_at        timestamptz,                             -- something says it is not what it was: its next poll asks first
   searched          boolean NOT NULL DEFAULT false,          -- its changes are seen by the search for its owner's issues
   search_fault      text,                                    -- why they are not, where they could be
   judged_by         text,                                    -- hash of the rules under which all of it was judged last

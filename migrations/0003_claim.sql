@@ -504,7 +504,7 @@ CREATE FUNCTION settle_claim(
   in_to text, in_code text, in_parked text, in_question text, in_wait_s double precision, in_wait_reason text,
   in_reason text, in_summary text, in_exit_code int, in_usage jsonb, in_output_head text, in_output_tail text,
   in_asked_s double precision, in_cannot_start text, in_counts int, in_policy jsonb, in_permanent boolean DEFAULT false,
-  in_notify boolean DEFAULT true, in_head text DEFAULT NULL
+  in_notify boolean DEFAULT true, in_head text DEFAULT NULL, in_doubtful boolean DEFAULT false
 ) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
   j        job;
@@ -530,7 +530,7 @@ BEGIN
     INTO known
     FROM job b JOIN repository r ON r.id = b.repository_id JOIN lane l ON l.name = b.lane JOIN issue i ON i.id = b.issue_id
    WHERE b.id = in_job;
-  IF known.limited THEN
+  IF known.limited OR in_doubtful THEN
     PERFORM FROM repository r WHERE r.id = known.id FOR NO KEY UPDATE;
   END IF;
   IF in_to = 'delivered' AND known.child THEN
@@ -549,6 +549,11 @@ BEGIN
   IF in_to = 'publishing' AND a.recorded_at IS NULL THEN
     RAISE EXCEPTION 'attempt % of job % ends as done, but no result was recorded', j.claim_no, j.id
       USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
+  END IF;
+
+  IF in_doubtful THEN
+    UPDATE repository SET doubted_at = clock_timestamp(), poll_not_before = '-infinity' WHERE id = known.id AND doubted_at IS NULL;
+    wakes := wakes || 'tireless_look'::text;
   END IF;
 
   -- Holds speak of the provider and the host, whatever becomes of the job.
@@ -671,7 +676,8 @@ BEGIN
       SELECT s.* FROM jsonb_to_recordset(ends) AS s (
         job_id bigint, token uuid, outcome text, burns boolean, "to" text, code text, parked text, question text,
         wait_s double precision, wait_reason text, reason text, summary text, exit_code int, usage jsonb,
-        output_head text, output_tail text, asked_s double precision, cannot_start text, counts int, permanent boolean, head text)
+        output_head text, output_tail text, asked_s double precision, cannot_start text, counts int, permanent boolean, head text,
+        doubtful boolean)
     ), held AS MATERIALIZED (
       SELECT j.id, j.claim_token, j.repository_id, i.number
         FROM said s
@@ -679,7 +685,7 @@ BEGIN
         JOIN repository r ON r.id = j.repository_id
         JOIN lane l ON l.name = j.lane
         JOIN issue i ON i.id = j.issue_id
-       WHERE j.state = 'claimed' AND s.counts <= 0 AND s.outcome <> 'quota' AND s.cannot_start IS NULL
+       WHERE j.state = 'claimed' AND s.counts <= 0 AND s.outcome <> 'quota' AND s.cannot_start IS NULL AND NOT s.doubtful
          AND num_nonnulls(r.max_running, r.max_runs_per_day) = 0 AND l.probe_token IS DISTINCT FROM s.token
          AND NOT EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL)
          AND NOT EXISTS (SELECT FROM child c WHERE c.job_id = j.id)

@@ -13,14 +13,18 @@ from tests.support import rows
 from tests.support.agents import LIMIT_S, Step, commit, exits, result, say, stray, wait, write
 from tests.support.forges import *  # noqa: F403 - fixtures
 from tests.support.forges import FaultPlan
+from tests.support.ingest import RULES
 from tests.support.proxies import DatabaseProxy, When
 from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench, gone
 from tireless.agent.control import boottime
 from tireless.errors import StoreUnavailable
+from tireless.forge.gitea import GiteaForge
+from tireless.services.poller import Poller
 from tireless.services.work import Worked
 from tireless.store import sweep
 from tireless.store.claim import RunnerId, claim_next
+from tireless.store.db import pool as open_pool
 
 PAINT: list[Step] = [write("a.txt", "red\n"), commit("Paint it"), result("done", summary="Painted.")]
 PUSH = r"widgets\.git/(info/refs\?service=git-receive-pack|git-receive-pack)"
@@ -292,6 +296,29 @@ async def test_push_that_never_works_burns_the_attempt_and_keeps_the_work(
     assert f"the work could not be pushed; it is kept on the runner's host in {bundle.name}" in str(attempt["reason"])
     assert bench.stage.bot.token not in str(attempt["reason"])
     assert bench.branches() == {}
+
+
+@pytest.mark.parametrize("change", ["archived", "not to be written to"])
+async def test_after_a_refused_push_no_other_job_is_paid_for(bench: Bench, forge: GiteaForge, change: str) -> None:
+    """The poller asks what the repository is, before another job of it runs; all of them wait for a person."""
+    await rows.lane(bench.conn, backoff_base_s=3600.0, backoff_cap_s=3600.0)
+    made = await bench.job([wait(), *PAINT])
+    other = await bench.job(PAINT)
+    runner, task = await bench.begin(slots=1, limits=bench.limits(push_refusals=1))
+    await bench.gate.line()
+    if change == "archived":
+        await bench.stage.alice.edit_repository(bench.stage.path, archived=True)
+    else:
+        await bench.stage.alice.add_collaborator(bench.stage.path, bench.stage.bot.login, "read")
+    bench.gate.release()
+    await bench.finish(runner, task)
+    async with open_pool(bench.dsn, application_name="tireless test") as pool:
+        assert await Poller(pool, {forge.name: forge}, rules=RULES).tick()
+    [repository] = await rows.rows(bench.conn, "SELECT * FROM repository")
+    assert (repository["readable"], repository["doubted_at"]) == (False, None)
+    assert change in str(repository["unreadable_reason"]).replace("may not write to it", "not to be written to")
+    assert [await bench.state(each) for each in (made, other)] == [("waiting", "cannot_tell")] * 2
+    assert len(bench.script.recorded("begin")) == 1
 
 
 async def test_push_meets_a_repository_that_is_gone(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.domain.issue import RepoRef
 from tireless.services.selecting import Owned
 from tireless.services.tracker import OWNERS_S, Tracker
-from tireless.store.repos import unfound_rows
+from tireless.store.forges import unfound_rows
 
 
 class Watch:
@@ -131,7 +131,7 @@ async def test_renamed_moved_deleted_and_made_again(ingest: Ingest) -> None:
     await ingest.poller.poll_once()
     assert "not there, or this token may not see it" in str((await reasons(ingest))["acme/gadgets"])
     assert (await ingest.job(number))["reason"] == "cannot_tell"
-    await make(ingest, "gadgets")
+    await stage.alice.add_collaborator(await make(ingest, "gadgets"), stage.bot.login)
     await stage.alice.create_issue("acme/gadgets", "Another one")
     assert await watch(later=OWNERS_S + 1) == ["acme/gadgets"]
     await ingest.poller.poll_once()

@@ -144,10 +144,23 @@ async def of_a_host_that_cannot(conn: Connection) -> Word:
     return word(made, ending(Outcome.WORKSPACE_ERROR, cannot_start="no such command"))
 
 
+async def of_a_doubtful_repository(conn: Connection) -> Word:
+    """Its end has the poller ask what the repository is."""
+    return word(await rows.job(conn, state="claimed"), ending(Outcome.WORKSPACE_ERROR, doubtful=True))
+
+
 @pytest.mark.parametrize(
     "prepare",
-    [*map(counting, sorted(APART)), of_a_child, of_a_plan, of_a_limit, of_a_probe, of_a_host_that_cannot],
-    ids=[*sorted(APART), "child", "plan", "limit", "probe", "setup"],
+    [
+        *map(counting, sorted(APART)),
+        of_a_child,
+        of_a_plan,
+        of_a_limit,
+        of_a_probe,
+        of_a_host_that_cannot,
+        of_a_doubtful_repository,
+    ],
+    ids=[*sorted(APART), "child", "plan", "limit", "probe", "setup", "doubtful"],
 )
 async def test_who_moves_more_than_his_job_is_left_to_speak_alone(conn: Connection, prepare: Prepare) -> None:
     """It gets no answer and nothing of it is written; its company is settled; alone it is settled as ever."""

@@ -21,8 +21,8 @@ from tireless.redact import Redactor
 from tireless.services.ringing import Bell
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection, Pool
+from tireless.store.forges import forge_known
 from tireless.store.look import Ring, listen
-from tireless.store.repos import forge_known
 from tireless.web.app import Site, build
 from tireless.web.server import listen as listen_on
 from tireless.web.server import serve, url_of

@@ -24,8 +24,9 @@ from tireless.services.poller import Poller
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection, Pool, connect, transaction
 from tireless.store.db import pool as open_pool
+from tireless.store.forges import forge_known
 from tireless.store.lanes import sync_lanes
-from tireless.store.repos import forge_known, sync_repositories
+from tireless.store.repos import sync_repositories
 from tireless.store.settle import Ending, settle
 from tireless.web.app import Site, build
 

@@ -15,11 +15,11 @@ from tireless.forge.gitea import GiteaForge
 from tireless.services.poller import Poller, Round
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection, Pool, transaction
+from tireless.store.forges import forge_known
 from tireless.store.intake import Rules, sync_repositories
 from tireless.store.lanes import sync_lanes
 from tireless.store.look import Ring
 from tireless.store.record import Answer
-from tireless.store.repos import forge_known
 from tireless.store.settle import Ending, settle
 
 GO = "tireless/go"

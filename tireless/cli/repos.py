@@ -14,9 +14,11 @@ from tireless.errors import ForgeUnavailable
 from tireless.services.tracker import watch
 from tireless.store import inspect
 from tireless.store.db import Pool, transaction
+from tireless.store.forges import Unfound, unfound_rows
 from tireless.store.inspect import RepositoryRow
 from tireless.store.limits import Limits, limit_repository
-from tireless.store.repos import Unfound, tracked_repos, unfound_rows, untrack
+from tireless.store.polls import doubt
+from tireless.store.repos import tracked_repos, untrack
 
 FAILED = 1
 
@@ -73,6 +75,8 @@ def state(row: RepositoryRow) -> str:
 def sync(frame: Frame) -> int:
     """Look now for what the configured owners have made or dropped; `serve` does so within the hour.
 
+    What is watched is asked anew what it is (archived, renamed, gone) by the next poll of `serve`, which is due now.
+
     Exit code 1 when something that is configured is not there; the rest was done all the same.
     """
     before, after, unfound = run(_sync(frame))
@@ -93,6 +97,7 @@ async def _sync(frame: Frame) -> tuple[set[str], set[str], list[Unfound]]:
         if silent := [error for error in tracker.errors.values() if isinstance(error, ForgeUnavailable)]:
             raise silent[0]
         async with pool.connection() as conn:
+            await doubt(conn, [row.id for row in await tracked_repos(conn) if row.forge in forges])
             unfound = await unfound_rows(conn)
         return before, await _watched(pool), unfound
 

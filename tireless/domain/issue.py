@@ -103,6 +103,8 @@ class Repository:
     has_pulls: bool
     external_tracker: bool = False
     """Issues are kept elsewhere, and only linked to."""
+    may_push: bool = True
+    """May the bot's user write to its code? True also where the forge does not say."""
 
     @property
     def set_aside(self) -> str | None:
@@ -111,7 +113,9 @@ class Repository:
             return "it is archived: nothing can be written there; unarchive it"
         if self.external_tracker:
             return "it uses an external issue tracker: switch the forge's own one on"
-        return None if self.has_issues else "its issues are switched off: switch them on in its settings"
+        if not self.has_issues:
+            return "its issues are switched off: switch them on in its settings"
+        return None if self.may_push else "the bot's user may not write to it: give that user write access to its code"
 
 
 @dataclass(frozen=True, slots=True)

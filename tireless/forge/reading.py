@@ -214,6 +214,7 @@ def repository(data: object) -> Repository:
         has_issues=found.get("has_issues") is True and found.get("internal_tracker") is not None,
         has_pulls=found.get("has_pull_requests") is True,
         external_tracker=found.get("external_tracker") is not None and found.get("internal_tracker") is None,
+        may_push=not isinstance(rights := found.get("permissions"), dict) or rights.get("push") is not False,
     )
 
 

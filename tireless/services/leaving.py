@@ -74,7 +74,9 @@ class Leaver:
                 return ending
             case _:
                 # It burns: a forge that never takes this branch must not be answered by one paid run after another.
-                return replace(ending, outcome=Outcome.RETRY, reason=f"the work could not be pushed; {kept}: {failed}")
+                # Archived, or no more to be written to? Then no other job of the repository is to find out by a run.
+                reason = f"the work could not be pushed; {kept}: {failed}"
+                return replace(ending, outcome=Outcome.RETRY, reason=reason, doubtful=True)
 
     async def _push(self, held: Held, prepared: Prepared, remote: Remote, commit: str) -> str | None:
         """Create the attempt's branch while the lease lives; None once it is there, else why it is not."""

@@ -20,8 +20,9 @@ from tireless.domain.marker import Marker, own_comments
 from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import Forge
 from tireless.services.labelling import LabelBook
-from tireless.services.patience import MOVED_S, Patience, is_outage
+from tireless.services.patience import MOVED_S, Patience, is_doubtful, is_outage
 from tireless.services.whom import Whom
+from tireless.store import polls
 from tireless.store import tell as rows
 from tireless.store.db import Connection, Pool
 from tireless.store.lanes import lane_marks, mark_lane
@@ -134,6 +135,8 @@ class Mirror:
             async with self._pool.connection() as conn:
                 said = self._voice.redactor.text(str(error))
                 await rows.put_off(conn, telling, wait_s=wait_s, failures=failures, error=said)
+                if is_doubtful(error):
+                    await polls.doubt(conn, [telling.repository_id])
             _log.warning("issue not mirrored", issue=issue, error=str(error), again_s=round(wait_s), failures=failures)
 
     def _wait_s(self, error: ForgeError, failures: int) -> float:

@@ -14,7 +14,7 @@ from functools import partial
 
 from tireless import log
 from tireless.domain.cursor import Cursor, after_scan
-from tireless.domain.issue import Snapshot
+from tireless.domain.issue import Repository, Snapshot
 from tireless.domain.retry import doubling
 from tireless.domain.walk import Step, Walk
 from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, StoreError, StoreUnavailable
@@ -23,11 +23,12 @@ from tireless.services.ordering import full
 from tireless.services.patience import Patience, is_outage
 from tireless.services.scanning import Scan, Scanned, TakeLostError
 from tireless.services.taking import ReplacedError
-from tireless.store import owners, repos
+from tireless.store import owners, polls
 from tireless.store.db import Connection, Pool, clock, transaction
+from tireless.store.forges import forge_failed
 from tireless.store.intake import Rules
 from tireless.store.look import Ring
-from tireless.store.owners import OwnerRow
+from tireless.store.owners import OfOwner, OwnerRow
 from tireless.store.repos import RepoRow
 
 _log = log.get(__name__)
@@ -37,6 +38,10 @@ PROBE_PAGES = 5
 """Issues of an owner that carry one second's stamp: more than these tell nothing."""
 AT_ONCE = 3
 """Repositories of a page that are read beside each other."""
+LISTED_S = 300.0
+"""Between two looks at what an owner's repositories are: the search does not show that one is gone or archived."""
+LISTED_AT_ONCE = 50
+"""So many of them come with one request."""
 PART_S = 60.0
 """How long a page's worth of one of them may take before it is polled by itself."""
 PAGE = 50
@@ -103,7 +108,31 @@ class Owners:
             await self.failed(row, error, began=began)
             return None
         self._patience.answered(forge.name)
+        await self._compare(forge, row)
         return search.offset
+
+    async def _compare(self, forge: Forge, row: OwnerRow) -> None:
+        """Now and then: which of an owner's repositories are not what they were? Their own polls find out.
+
+        So seldom that it asks no more than the searches do. A list that cannot be read says nothing about anybody.
+        """
+        if row.listed_s < LISTED_S:
+            return
+        async with self._pool.connection() as conn:
+            watched = await owners.of_owner(conn, row)
+            if row.listed_s < self._poll_s * len(watched) / LISTED_AT_ONCE:
+                return
+            await owners.owner_listed(conn, row)
+        try:
+            shown = {each.id: each for each in await forge.repositories(row.owner)}
+        except ForgeError as error:
+            _log.warning("owner's repositories not listed", owner=row.owner, error=str(error))
+            return
+        doubtful = [each.id for each in watched if _differs(each, shown.get(each.forge_repo_id))]
+        if doubtful:
+            async with self._pool.connection() as conn:
+                await polls.doubt(conn, doubtful)
+            _log.info("repositories asked what they are", owner=row.owner, count=len(doubtful))
 
     async def failed(self, row: OwnerRow, error: ForgeError | StoreError, *, began: float) -> None:
         """A search that could not be ended is tried again; one that is refused, or fails on and on, is given up."""
@@ -111,7 +140,7 @@ class Owners:
         away = isinstance(error, ForgeError) and is_outage(error)
         if isinstance(error, ForgeError) and away and self._patience.failed(row.forge, error, asked_at=began):
             async with self._pool.connection() as conn:
-                await repos.forge_failed(conn, row.forge, str(error))
+                await forge_failed(conn, row.forge, str(error))
         elif not isinstance(error, ForgeUnavailable) or failures >= GIVEN_UP:
             await self._give_up(row, str(error))
         again_s = doubling(failures, base_s=self._base_s, cap_s=BACKOFF_CAP_S) * (0.5 + self._jitter() / 2)
@@ -175,6 +204,14 @@ class Owners:
         if (await forge.issue(repo.ref, number)).updated_at != stamp:
             return None  # it has changed since: the next full scan asks again
         return Served(f"the search for the issues of {repo.owner} does not show #{number}, the list does")
+
+
+def _differs(before: OfOwner, now: Repository | None) -> bool:
+    """Gone or hidden, renamed, set aside, or not set aside any more?"""
+    if now is None:
+        return before.readable
+    moved = (before.owner, before.name) != (now.owner, now.name)
+    return moved or before.readable != (now.set_aside is None)
 
 
 class _Search:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from tireless.domain.retry import doubling
-from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, NotFound, RateLimited
+from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, Moved, NotFound, RateLimited
 
 STAY_S = 900.0
 """Between two tries of what a person has to mend."""
@@ -70,6 +70,11 @@ class Patience:
             case _:
                 wait = doubling(failures, base_s=self._base_s, cap_s=self._cap_s)
                 return wait * (0.5 + self._jitter() / 2)
+
+
+def is_doubtful(error: ForgeError) -> bool:
+    """Does it say that a repository may not be what it was: gone, renamed, archived, not to be written to any more?"""
+    return isinstance(error, Moved | NotFound) or error.status in (403, 423)
 
 
 def is_outage(error: ForgeError) -> bool:

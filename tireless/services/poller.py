@@ -28,6 +28,7 @@ from tireless.services.taking import ReplacedError, Taking
 from tireless.store import look as looks
 from tireless.store import owners, polls, repos
 from tireless.store.db import Pool, clock, transaction
+from tireless.store.forges import forge_failed, forge_reached
 from tireless.store.gone import Missing, missed
 from tireless.store.intake import Rules
 from tireless.store.look import Look, Ring
@@ -214,6 +215,7 @@ class Poller:
                 # where the search sees its changes, the next poll of its own is the next full scan
                 searched_delay_s=self._full_scan_s * (1 + 0.1 * self._jitter()),
                 began=scanned.began if scanned.whole else None,
+                asked=scanned.asked,
             )
         _log.debug("repository polled", repository=str(repo.ref), issues=scanned.issues, made=scanned.made, full=full)
         return scanned
@@ -236,7 +238,7 @@ class Poller:
         if isinstance(error, ForgeError) and is_outage(error):
             if self._patience.failed(forge.name, error, asked_at=began):
                 async with self._pool.connection() as conn:
-                    await repos.forge_failed(conn, forge.name, str(error))
+                    await forge_failed(conn, forge.name, str(error))
         elif isinstance(error, Moved | ForgeDenied | NotFound | ReplacedError) and await self._resolve(
             repo, forge, error
         ):
@@ -268,7 +270,7 @@ class Poller:
             about = await forge.about()
             policy: Policy = replace(self._rules.policy, bot=about.login or self._rules.policy.bot)
             async with self._pool.connection() as conn:
-                await repos.forge_reached(
+                await forge_reached(
                     conn,
                     forge.name,
                     flavour=about.capabilities.flavour,

@@ -17,10 +17,10 @@ from tireless.services.carrying import Means, TakeLostError, UnpublishableError,
 from tireless.services.family import Family
 from tireless.services.labelling import LabelBook
 from tireless.services.offering import Offering
-from tireless.services.patience import MOVED_S, STAY_S, Patience, is_outage
+from tireless.services.patience import MOVED_S, STAY_S, Patience, is_doubtful, is_outage
 from tireless.services.ringing import rung_transaction
 from tireless.services.whom import NamelessError, Whom
-from tireless.store import deliver, publish
+from tireless.store import deliver, polls, publish
 from tireless.store.db import Pool
 from tireless.store.deliver import BranchLeft, Ended
 from tireless.store.look import Ring
@@ -105,6 +105,9 @@ class Publisher:
             if is_outage(error):
                 self._patience.failed(forge.name, error)
             await self._postpone(delivery, wait_s=wait_s, reason=reason, failures=delivery.failures + 1)
+            if is_doubtful(error):
+                async with self._pool.connection() as conn:
+                    await polls.doubt(conn, [delivery.repository_id])
             _log.warning("delivery postponed", **facts, reason=reason, error=str(error), again_s=round(wait_s))
 
     async def _carry_out(self, forge: Forge, delivery: Delivery) -> Delivery:

@@ -63,6 +63,8 @@ class Scanned:
     """Our clock, before the first request was sent and after the last was taken in."""
     server_date: datetime | None
     """The forge's, at the first page."""
+    asked: datetime | None
+    """When it was asked what the repository is, if it was."""
 
 
 class Scan:
@@ -98,7 +100,9 @@ class Scan:
     async def run(self) -> Scanned:
         """All pages. ForgeError when a page could not be read: then the cursor must stay where it is."""
         began = await self._clock()
-        if self._full or not self._repo.readable:
+        asked = None
+        if self._full or not self._repo.readable or self._repo.doubted:
+            asked = began
             await self._refresh()
         since = None if self._full else self._repo.since
         try:
@@ -131,6 +135,7 @@ class Scan:
             began=began,
             ended=ended,
             server_date=first.server_date,
+            asked=asked,
         )
 
     async def _pages(self, since: datetime | None) -> IssuePage:

@@ -14,8 +14,9 @@ from uuid import UUID
 from tireless import log
 from tireless.errors import StoreError
 from tireless.store.db import Pool
+from tireless.store.look import Ring
 from tireless.store.record import Answer
-from tireless.store.settle import POLICY, Ending, Policy, Ring
+from tireless.store.settle import POLICY, Ending, Policy
 from tireless.store.together import MAX_TOGETHER, Word, settle_together
 
 _log = log.get(__name__)

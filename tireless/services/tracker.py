@@ -16,8 +16,9 @@ from tireless.forge.base import Forge
 from tireless.services.patience import Patience
 from tireless.services.selecting import Owned, select
 from tireless.store.db import Pool, transaction
+from tireless.store.forges import forge_failed, forge_known, forge_unfound
 from tireless.store.limits import Limits, limit_all
-from tireless.store.repos import forge_failed, forge_known, forge_unfound, sync_repositories, tracked_repos
+from tireless.store.repos import sync_repositories, tracked_repos
 
 _log = log.get(__name__)
 

@@ -238,7 +238,7 @@ def _not_run(error: WorkspaceError, *, wake_s: float) -> Ending:
     reason = str(error)
     if isinstance(error, Unworkable):
         # Counted by the store, which knows how long to wait, and parked then.
-        return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=reason, permanent=True)
+        return Ending(outcome=Outcome.WORKSPACE_ERROR, reason=reason, permanent=True, doubtful=True)
     if isinstance(error, HookError):
         fault = reason if error.not_started else None
         return Ending(

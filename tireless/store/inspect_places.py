@@ -216,7 +216,7 @@ SELECT n.pending, n.waiting, n.parked, n.claimed, n.publishing, n.oldest_pending
        (SELECT count(*) AS looks, count(*) FILTER (WHERE k.failures > 0) AS looks_failing,
                extract(epoch FROM clock_timestamp()
                        - min(k.written_at) FILTER (WHERE k.not_before <= clock_timestamp()))::float8 AS oldest_look_s
-          FROM look k) l,
+          FROM look k JOIN repository p ON p.id = k.repository_id AND p.tracked AND p.readable) l,
        (SELECT count(*) AS mirrors_due FROM mirror w WHERE w.changed > w.told) m,
        (SELECT count(*) AS repositories, count(*) FILTER (WHERE p.poll_failures > 0) AS repositories_failing,
                count(*) FILTER (WHERE NOT p.readable) AS repositories_unreadable

@@ -24,6 +24,8 @@ class OwnerRow:
     newest_seen: datetime | None
     newest_first_seen_at: datetime | None
     poll_failures: int
+    listed_s: float
+    """Seconds since its repositories were last looked at."""
     token: UUID
 
     @property
@@ -46,7 +48,7 @@ UPDATE owner_poll o SET take_token = %(token)s::uuid, take_by = %(by)s,
                         take_until = clock_timestamp() + make_interval(secs => %(take_s)s::float8)
   FROM due WHERE o.forge = due.forge AND o.owner = due.owner
 RETURNING o.forge, o.owner, o.since, o.newest_seen, o.newest_first_seen_at, o.poll_failures,
-          o.take_token AS token
+          extract(epoch FROM clock_timestamp() - o.listed_at)::float8 AS listed_s, o.take_token AS token
 """
 
 
@@ -73,8 +75,8 @@ async def keep_owner(conn: Connection, row: OwnerRow, *, take_s: float = 120.0) 
 
 SEARCHED = """
 SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.searched, r.since,
-       r.newest_seen, r.newest_first_seen_at, false AS full_scan_due, r.judged_by, r.poll_failures,
-       r.take_token AS token
+       r.newest_seen, r.newest_first_seen_at, false AS full_scan_due, r.doubted_at IS NOT NULL AS doubted, r.judged_by,
+       r.poll_failures, r.take_token AS token
   FROM repository r
  WHERE r.forge = %(forge)s AND lower(r.owner) = %(owner)s AND r.tracked AND r.searched
 """
@@ -129,6 +131,37 @@ async def owner_polled(
             return False
         await conn.execute(JUDGE_ANEW, values)
     return True
+
+
+LISTED = "UPDATE owner_poll SET listed_at = clock_timestamp() WHERE forge = %(forge)s AND owner = %(owner)s"
+OF_OWNER = """
+SELECT r.id, r.forge_repo_id, r.owner, r.name, r.readable FROM repository r
+ WHERE r.forge = %(forge)s AND lower(r.owner) = %(owner)s AND r.tracked
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OfOwner:
+    """A watched repository as it was when it was last asked for."""
+
+    id: int
+    forge_repo_id: int
+    owner: str
+    name: str
+    readable: bool
+
+
+async def of_owner(conn: Connection, row: OwnerRow) -> list[OfOwner]:
+    """All watched repositories of an owner, to be compared with the forge's list."""
+    with translate(f"reading the repositories of {row.owner}"):
+        async with conn.cursor(row_factory=class_row(OfOwner)) as cursor:
+            return await (await cursor.execute(OF_OWNER, {"forge": row.forge, "owner": row.owner})).fetchall()
+
+
+async def owner_listed(conn: Connection, row: OwnerRow) -> None:
+    """They are being compared: the next time is counted from now."""
+    with translate(f"noting that the repositories of {row.owner} are looked at"):
+        await conn.execute(LISTED, {"forge": row.forge, "owner": row.owner})
 
 
 OWNER_FAILED = """

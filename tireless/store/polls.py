@@ -30,7 +30,7 @@ RETURNING r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.sou
           r.newest_seen, r.newest_first_seen_at,
           r.full_scan_at IS NULL
             OR r.full_scan_at < clock_timestamp() - make_interval(secs => %(full_scan_s)s::float8) AS full_scan_due,
-          r.judged_by, r.poll_failures, r.take_token AS token
+          r.doubted_at IS NOT NULL AS doubted, r.judged_by, r.poll_failures, r.take_token AS token
 """
 
 
@@ -73,13 +73,15 @@ async def keep_take(conn: Connection, repo: RepoRow, *, take_s: float = 120.0) -
     return done.rowcount == 1
 
 
-# The cursor moves here alone, after the last page.
+# The cursor moves here alone, after the last page. A doubt that came after it was asked what it is stays, and is due.
 POLLED = """
 UPDATE repository SET since = %(since)s, newest_seen = %(newest)s, newest_first_seen_at = %(first_seen)s,
        full_scan_at = CASE WHEN %(full)s::boolean THEN clock_timestamp() ELSE full_scan_at END,
        judged_by = CASE WHEN %(full)s::boolean THEN %(judged_by)s ELSE judged_by END,
-       poll_not_before = clock_timestamp() + make_interval(
-         secs => CASE WHEN searched THEN %(searched_delay_s)s::float8 ELSE %(delay_s)s::float8 END),
+       doubted_at = CASE WHEN doubted_at > coalesce(%(asked)s::timestamptz, '-infinity') THEN doubted_at END,
+       poll_not_before = CASE WHEN doubted_at > coalesce(%(asked)s::timestamptz, '-infinity') THEN '-infinity'
+         ELSE clock_timestamp() + make_interval(
+           secs => CASE WHEN searched THEN %(searched_delay_s)s::float8 ELSE %(delay_s)s::float8 END) END,
        polled_at = coalesce(%(began)s::timestamptz, polled_at),
        poll_failures = 0, poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
  WHERE id = %(id)s AND take_token = %(token)s
@@ -96,8 +98,11 @@ async def polled(
     delay_s: float,
     searched_delay_s: float = 3600.0,
     began: datetime | None = None,
+    asked: datetime | None = None,
 ) -> bool:
     """A poll came to its end; the next one is due in `delay_s` seconds. False: the take was lost, nothing moved.
+
+    `asked`: when it was last asked what the repository is now; None: not in this poll, so a doubt stays.
 
     `began`: when, if it has seen all that had changed by then.
 
@@ -116,6 +121,7 @@ async def polled(
         "delay_s": delay_s,
         "searched_delay_s": searched_delay_s,
         "began": began,
+        "asked": asked,
     }
     with translate(f"ending the poll of {repo.ref}"):
         return (await conn.execute(POLLED, values)).rowcount == 1
@@ -137,8 +143,9 @@ async def poll_failed(conn: Connection, repo: RepoRow, error: str, *, delay_s: f
 
 
 SET_ASIDE = """
-UPDATE repository SET poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
-       poll_failures = 0, poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
+UPDATE repository SET doubted_at = NULL,
+       poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8), poll_failures = 0,
+       poll_error = NULL, take_token = NULL, take_by = NULL, take_until = NULL
  WHERE id = %(id)s AND take_token = %(token)s
 """
 
@@ -147,6 +154,19 @@ async def set_aside(conn: Connection, repo: RepoRow, *, delay_s: float) -> None:
     """The repository answered that nothing is to be read there: it is asked again in `delay_s` seconds."""
     with translate(f"setting {repo.ref} aside"):
         await conn.execute(SET_ASIDE, {"id": repo.id, "token": repo.token, "delay_s": delay_s})
+
+
+# A doubt that is there already changes nothing: the backoff of a poll that cannot be ended stays.
+DOUBT = """
+UPDATE repository SET doubted_at = clock_timestamp(), poll_not_before = '-infinity'
+ WHERE id = ANY (%(ids)s::bigint[]) AND tracked AND doubted_at IS NULL
+"""
+
+
+async def doubt(conn: Connection, ids: Sequence[int]) -> None:
+    """These may not be what they were (archived, renamed, gone, not to be written to): polled at once, asked first."""
+    with translate(f"doubting {len(ids)} repositories"):
+        await conn.execute(DOUBT, {"ids": list(ids)})
 
 
 # Spread, lest all be due in one moment. A backoff is no schedule: it stays.

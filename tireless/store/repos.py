@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -10,9 +10,9 @@ from uuid import UUID
 from psycopg.rows import class_row
 
 from tireless.domain.cursor import Cursor
-from tireless.domain.issue import Person, RepoRef, Repository
+from tireless.domain.issue import RepoRef, Repository
 from tireless.errors import NotKnown, Refused
-from tireless.store.db import Connection, clean_text, jsonb, translate
+from tireless.store.db import Connection, clean_text, translate
 from tireless.store.look import Ring, wake_lanes
 
 
@@ -34,6 +34,8 @@ class RepoRow:
     newest_seen: datetime | None
     newest_first_seen_at: datetime | None
     full_scan_due: bool
+    doubted: bool
+    """Something says it is not what it was: its next poll asks first."""
     judged_by: str | None
     poll_failures: int
     token: UUID | None = None
@@ -49,84 +51,12 @@ class RepoRow:
         return Cursor(self.since, self.newest_seen, self.newest_first_seen_at)
 
 
-# ------------------------------------------------------------------------------------------------ forges
-
-FORGE_KNOWN = """
-INSERT INTO forge (name, url) VALUES (%(name)s, %(url)s)
-ON CONFLICT (name) DO UPDATE SET url = EXCLUDED.url
-"""
-FORGE_REACHED = """
-UPDATE forge SET flavour = %(flavour)s, version = %(version)s, bot_id = coalesce(%(bot_id)s::bigint, bot_id),
-                 bot_login = coalesce(%(bot_login)s, bot_login), reached_at = clock_timestamp(),
-                 error = NULL, error_at = NULL
- WHERE name = %(name)s
-"""
-FORGE_FAILED = "UPDATE forge SET error = %(error)s, error_at = clock_timestamp() WHERE name = %(name)s"
-
-
-async def forge_known(conn: Connection, name: str, url: str) -> None:
-    """A forge of this name and URL is configured."""
-    with translate(f"recording the forge {name}"):
-        await conn.execute(FORGE_KNOWN, {"name": name, "url": url})
-
-
-async def forge_reached(conn: Connection, name: str, *, flavour: str, version: str, bot: Person | None) -> None:
-    """What a forge said of itself just now."""
-    values = {
-        "name": name,
-        "flavour": flavour,
-        "version": version,
-        "bot_id": bot.id if bot else None,
-        "bot_login": bot.login if bot else None,
-    }
-    with translate(f"recording what the forge {name} is"):
-        await conn.execute(FORGE_REACHED, values)
-
-
-async def forge_failed(conn: Connection, name: str, error: str) -> None:
-    """Why a forge could not be asked."""
-    with translate(f"recording that the forge {name} failed"):
-        await conn.execute(FORGE_FAILED, {"name": name, "error": clean_text(error)[:2000]})
-
-
-UNFOUND = "UPDATE forge SET unfound = %(unfound)s WHERE name = %(name)s AND unfound IS DISTINCT FROM %(unfound)s"
-
-
-async def forge_unfound(conn: Connection, name: str, unfound: Mapping[str, str]) -> None:
-    """What the configuration names and the forge does not show, each with the reason."""
-    with translate(f"recording what is not found on {name}"):
-        said = {path: clean_text(why)[:2000] for path, why in unfound.items()}
-        await conn.execute(UNFOUND, {"name": name, "unfound": jsonb(said)})
-
-
-@dataclass(frozen=True, slots=True)
-class Unfound:
-    """`owner/name`, or `owner/*` for all of an owner's, and why it is not watched."""
-
-    forge: str
-    repo: str
-    reason: str
-
-
-UNFOUND_ROWS = """
-SELECT f.name AS forge, u.key AS repo, u.value AS reason FROM forge f CROSS JOIN jsonb_each_text(f.unfound) AS u
- ORDER BY f.name, u.key
-"""
-
-
-async def unfound_rows(conn: Connection) -> list[Unfound]:
-    """What is configured and not watched."""
-    with translate("reading what is not found"):
-        async with conn.cursor(row_factory=class_row(Unfound)) as cursor:
-            return await (await cursor.execute(UNFOUND_ROWS)).fetchall()
-
-
 # ------------------------------------------------------------------------------------------------ which are watched
 
 TRACKED = """
 SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.searched, r.since,
        r.newest_seen, r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.judged_by, r.poll_failures,
-       r.take_token AS token
+       r.doubted_at IS NOT NULL AS doubted, r.take_token AS token
   FROM repository r
  WHERE r.tracked AND (%(forge)s::text IS NULL OR r.forge = %(forge)s)
  ORDER BY r.forge, lower(r.owner), lower(r.name)
@@ -143,7 +73,7 @@ async def tracked_repos(conn: Connection, forge: str | None = None) -> list[Repo
 WATCHED = """
 SELECT r.id, r.forge, r.forge_repo_id, r.owner, r.name, r.owner_is_org, r.source, r.readable, r.searched, r.since,
        r.newest_seen, r.newest_first_seen_at, r.full_scan_at IS NULL AS full_scan_due, r.judged_by, r.poll_failures,
-       r.take_token AS token
+       r.doubted_at IS NOT NULL AS doubted, r.take_token AS token
   FROM repository r WHERE r.id = %(id)s AND r.tracked
 """
 
@@ -305,7 +235,8 @@ UPDATE repository r SET name = r.name || '~' || r.id, poll_not_before = '-infini
 RENAME = """
 UPDATE repository SET owner = %(owner)s, name = %(name)s, owner_is_org = coalesce(%(owner_is_org)s, owner_is_org),
                       default_branch = %(default_branch)s, clone_url = %(clone_url)s, html_url = %(html_url)s,
-                      searched = searched AND lower(owner) = lower(%(owner)s)
+                      searched = searched AND lower(owner) = lower(%(owner)s),
+                      search_fault = CASE WHEN (owner, name) = (%(owner)s, %(name)s) THEN search_fault END
  WHERE id = %(id)s
 """
 

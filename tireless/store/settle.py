@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TypeAlias, assert_never
+from typing import assert_never
 from uuid import UUID
 
 from tireless.domain import retry
@@ -17,7 +17,7 @@ from tireless.domain.job import Failure, Parked, State
 from tireless.domain.outcome import Outcome, burns, repeats
 from tireless.errors import StoreError
 from tireless.store.db import Connection, clean_json, clean_text, jsonb, translate
-from tireless.store.look import Wake
+from tireless.store.look import Ring, Wake
 from tireless.store.record import Answer as Answer  # what settle answers, for its callers
 
 
@@ -46,9 +46,6 @@ class Policy:
 
 POLICY = Policy()
 
-Ring: TypeAlias = Callable[[Sequence[Wake]], None]
-"""Told whom a settled attempt wakes, after it has committed; returns at once."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
@@ -59,6 +56,7 @@ class Ending:
     `cannot_start`: why the lane's command cannot be started on this host; holds (lane, host).
     `permanent`: a workspace_error that waiting will not mend; `reason` says what a person should do. The policy waits.
     `agent_ran` False: an end that says nothing about the lane's agent, neither to its breaker nor to its probe.
+    `doubtful`: the forge refused what it should not: is the repository what it was? The poller asks it.
     `head`: the git tree that was left behind, as far as it is known.
     """
 
@@ -75,6 +73,7 @@ class Ending:
     cannot_start: str | None = None
     permanent: bool = False
     agent_ran: bool = True
+    doubtful: bool = False
     head: str | None = None
 
 
@@ -142,7 +141,7 @@ SELECT settle_claim(
   in_output_head => %(output_head)s, in_output_tail => %(output_tail)s,
   in_asked_s => %(asked_s)s::float8, in_cannot_start => %(cannot_start)s, in_counts => %(counts)s::int,
   in_policy => %(policy)s::jsonb, in_permanent => %(permanent)s::boolean, in_notify => %(notify)s::boolean,
-  in_head => %(head)s)
+  in_head => %(head)s, in_doubtful => %(doubtful)s::boolean)
 """
 
 
@@ -202,6 +201,7 @@ def said(job_id: int, token: UUID, ending: Ending) -> dict[str, object]:
         "cannot_start": None if ending.cannot_start is None else clean_text(ending.cannot_start),
         "counts": becomes.counts if ending.agent_ran else 0,
         "head": ending.head if repeats(ending.outcome, named_a_time=ending.asked_s is not None) else None,
+        "doubtful": ending.doubtful,
         "permanent": ending.permanent and ending.outcome is Outcome.WORKSPACE_ERROR,
     }
 

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from tireless.domain.outcome import Outcome
 from tireless.store.db import Connection, translate
-from tireless.store.look import Wake
+from tireless.store.look import Ring, Wake
 from tireless.store.record import Answer
-from tireless.store.settle import POLICY, Ending, Policy, Ring, policy_json, said
+from tireless.store.settle import POLICY, Ending, Policy, policy_json, said
 
 MAX_TOGETHER = 32
 """The most ends of one statement: each may bring 128 KiB of its agent's output."""
