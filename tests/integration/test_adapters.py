@@ -331,7 +331,10 @@ def test_opencode_names_what_it_rejected_at_its_end(desk: Desk) -> None:
 def test_opencode_tool_that_failed_is_no_refusal(desk: Desk) -> None:
     """A tool's own error is the model's to deal with."""
     failed = s.tool("bash", "error", input={"command": "false"}, error="exit code 1")
-    assert outcome(desk.opencode(s.STEP, failed, s.text("It failed, so I did it otherwise."))) == "done"
+    said = s.text("It failed, so I did it otherwise.")
+    assert (
+        outcome(desk.opencode(s.STEP, failed, s.step_ends(reason="tool-calls"), s.STEP, said, s.step_ends())) == "done"
+    )
 
 
 def test_opencode_rate_limit(desk: Desk) -> None:
@@ -369,6 +372,48 @@ def test_killed_program(desk: Desk, number: signal.Signals) -> None:
     desk.result.unlink()
     came = desk.claude({"die": int(number)})
     assert (came.code, came.result) == (1, None)
+
+
+CUT = {
+    "claude in a text": ("claude", [s.INIT, s.says("I begin.")]),
+    "claude in a tool": ("claude", [s.INIT, s.says("So."), s.uses("Bash", command="make")]),
+    "claude with an error of its own": ("claude", [s.INIT, s.says("I begin."), "Error: socket hang up"]),
+    "claude in another turn": (
+        "claude",
+        [s.INIT, s.says("So."), s.ends("So."), s.says("The tests came back: I mend.")],
+    ),
+    "claude at a line that is too long": ("claude", [s.INIT, s.says("So."), {"flood": 9_000_000}]),
+    "opencode in a text": ("opencode", [s.STEP, s.text("I begin.")]),
+    "opencode after a tool": ("opencode", [s.STEP, s.tool("bash"), s.step_ends(reason="tool-calls")]),
+    "opencode in the next step": ("opencode", [s.STEP, s.text("So."), s.step_ends(), s.STEP, s.tool("bash")]),
+    "opencode at its model's bound": ("opencode", [s.STEP, s.text("I beg"), s.step_ends(reason="length")]),
+}
+
+
+@pytest.mark.parametrize(("adapter", "steps"), CUT.values(), ids=CUT)
+def test_stream_that_was_cut_is_no_success(desk: Desk, adapter: str, steps: list[Any]) -> None:
+    """Exit 0 without the end of what the program says is not done: half the work is neither delivered nor believed."""
+    came = desk.came(desk.begin(adapter, steps))
+    assert outcome(came) == "retry"
+    assert came.result is not None
+    assert "exited with 0 before it had finished" in came.result["reason"]
+
+
+def test_result_of_its_own_counts_though_the_stream_was_cut(desk: Desk) -> None:
+    """What the model wrote as its result, as a file or as the last words it said, stands by itself."""
+    own = {"protocol": 1, "outcome": "failed", "reason": "It can not be done."}
+    came = desk.claude({"write": "$TIRELESS_RESULT_FILE", "text": json.dumps(own)}, s.INIT, s.says("So."))
+    assert outcome(came) == "failed"
+    desk.result.unlink()
+    assert outcome(desk.claude(s.INIT, s.says(f"```json\n{json.dumps(own)}\n```"))) == "failed"
+
+
+def test_last_of_two_results_counts(desk: Desk) -> None:
+    """Claude Code may go on after a result line, for work in the background: what the last one says, it came to."""
+    bound = s.ends("", subtype="error_max_turns", is_error=True)
+    assert outcome(desk.claude(s.INIT, s.says("So."), bound, s.says("It is done."), s.ends("Done."))) == "done"
+    failed = s.ends("API Error: boom", is_error=True, api_error_status=500)
+    assert outcome(desk.claude(s.INIT, s.says("So."), s.ends("So."), failed)) == "retry"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="watches processes by pidfd")

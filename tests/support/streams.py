@@ -107,10 +107,10 @@ def tool(name: str, status: str = "completed", **state: Any) -> str:
     return event("tool_use", part={"type": "tool", "tool": name, "state": {"status": status, **state}})
 
 
-def step_ends(cost: float = 0.000138) -> str:
-    """What a step has cost."""
+def step_ends(cost: float = 0.000138, reason: str = "stop") -> str:
+    """What a step has cost, and why it ended: `tool-calls` where another one follows."""
     tokens = {"total": 18, "input": 11, "output": 7, "reasoning": 2, "cache": {"write": 3, "read": 4}}
-    return event("step_finish", part={"type": "step-finish", "reason": "stop", "tokens": tokens, "cost": cost})
+    return event("step_finish", part={"type": "step-finish", "reason": reason, "tokens": tokens, "cost": cost})
 
 
 def fails(status: int, message: str, **headers: str) -> str:

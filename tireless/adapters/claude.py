@@ -45,6 +45,9 @@ def read(event: Mapping[str, object], seen: Seen) -> str | None:
             delay = (_number(event.get("retry_delay_ms")) or 0) / 1000
             return f"[waits {delay:.0f} s for its provider: {event.get('error_status')} {event.get('error')}]"
         case "assistant":
+            if event.get("parent_tool_use_id") is None:
+                # Also after a result: what ran in the background came back, and this turn has a result of its own.
+                seen.finished = seen.whole = False
             return _assistant(event, seen)
         case "rate_limit_event":
             _limit(_object(event.get("rate_limit_info")), seen)
@@ -97,7 +100,8 @@ def _limit(info: Mapping[str, object], seen: Seen) -> None:
 
 def _result(event: Mapping[str, object], seen: Seen) -> None:
     """The last event. `subtype: success` and exit code 0 also stand on runs that came to nothing: other fields tell."""
-    seen.finished = True
+    seen.finished = seen.whole = True
+    seen.gave_up = None  # of a turn before
     text = event.get("result")
     status = _number(event.get("api_error_status"))
     failed = event.get("is_error") is True or status is not None

@@ -17,6 +17,8 @@ _LIMIT = 429
 _ACCOUNT = (401, 402, 403)
 _REJECTED = "rejected permission"
 """Of opencode's own sentence for a tool that was refused; tools' own errors are quoted otherwise."""
+_NOT_THE_LAST = ("tool-calls", "unknown", "length")
+"""Ends of a step that another one follows; at `length` the model's own bound cut it."""
 
 
 def command(program: str, words: Sequence[str]) -> list[str]:
@@ -30,6 +32,9 @@ def read(event: Mapping[str, object], seen: Seen) -> str | None:
         seen.session = session
     part = _object(event.get("part"))
     match event.get("type"):
+        case "step_start":
+            seen.whole = False
+            return None
         case "text" if isinstance(text := part.get("text"), str) and text.strip():
             seen.said += 1
             seen.last_text = text
@@ -42,7 +47,7 @@ def read(event: Mapping[str, object], seen: Seen) -> str | None:
         case "error":
             return _error(_object(event.get("error")), seen)
         case "done":
-            seen.finished = True
+            seen.finished = seen.whole = True
             rejected = event.get("rejected")
             seen.refused += [str(each) for each in (rejected if isinstance(rejected, list) else ())]
             return None
@@ -64,7 +69,8 @@ def _tool(part: Mapping[str, object], seen: Seen) -> str:
 
 
 def _step(part: Mapping[str, object], seen: Seen) -> None:
-    """Each step says what it alone has cost."""
+    """Each step says what it alone has cost, and why it ended."""
+    seen.whole = part.get("reason") not in _NOT_THE_LAST
     tokens = _object(part.get("tokens"))
     cache = _object(tokens.get("cache"))
     fresh = _number(tokens.get("input")) or 0

@@ -166,6 +166,8 @@ class Run:
                     over = over or time.monotonic() + _AFTER_LAST_S
                     if time.monotonic() >= over:
                         break
+                else:
+                    over = None  # it went on after all
                 waiting.select(_TICK_S)
         self._drain(out)
         for line in self._lines.close():

@@ -28,6 +28,8 @@ class Seen:
     program: str
     finished: bool = False
     """Its last event came: what follows is only its exit."""
+    whole: bool = False
+    """The model had its say to the end. A stream that stops before was cut, whatever the exit code says."""
     said: int = 0
     """Texts and tool calls of the model."""
     last_text: str = ""
@@ -88,6 +90,11 @@ def conclude(seen: Seen, *, exit_code: int | None, signal: int | None, own: Resu
         result = {"outcome": "needs_input", "question": _question(seen)}
     elif not seen.said:
         return None
+    elif not seen.whole:
+        result = embedded(seen.last_text) or {
+            "outcome": "retry",
+            "reason": f"{seen.program} exited with 0 before it had finished",
+        }
     else:
         result = embedded(seen.last_text) or {"outcome": "done", "summary": seen.last_text[:_TEXT_MAX]}
     if seen.usage:  # counted, not told
