@@ -12,6 +12,7 @@ from tests.support.ingest import GO, IMPLEMENT, LANES, RULES, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.domain.people import Policy
 from tireless.services.poller import Poller
+from tireless.store import inspect
 from tireless.store.intake import Rules
 from tireless.store.look import listen
 
@@ -75,6 +76,10 @@ async def test_a_search_that_fails_is_given_up(ingest: Ingest) -> None:
     for _ in range(2):
         await made.minute(minutes=20)
         assert len(await made.searched()) == 6
+    told = {row.repo: (row.poll_failures, str(row.poll_error)) for row in await inspect.repository_rows(ingest.conn)}
+    assert (told["acme/gears"][0], told["bob/own"][0]) == (2, 0)
+    assert "answered 500" in told["acme/gears"][1]
+    assert (await inspect.stats(ingest.conn)).repositories_failing == 4
     await made.minute(minutes=20)
     assert await made.searched() == ["bob/more", "bob/own"]
     assert "answered 500" in str(await made.fault("acme/gears"))

@@ -99,6 +99,27 @@ async def test_a_rerun_closes_its_predecessors_pull_request_with_a_link(both: Bo
     assert f"pulls/./{pull.number}" in said
 
 
+async def test_of_a_delivery_that_the_database_has_forgotten_nothing_stays_open(both: Both) -> None:
+    """Restored to before an attempt's record: the next one delivers anew, and closes what that one had opened."""
+    first = await both.publishing()
+    await drain(both.publisher().tick)
+    (forgotten,) = await both.open_pulls()
+    stranger = await both.publishing()
+    await drain(both.publisher().tick)
+    await both.conn.execute("ALTER TABLE job DISABLE TRIGGER USER")
+    lost = {"recorded_at": None, "result": None, "commit_sha": None, "branch": None, "pushed_at": None}
+    await rows.change(both.conn, "job", first.job_id, state="failed", reason="exhausted", pull_request=None)
+    await rows.change(both.conn, "job", first.job_id, result_attempt=None)
+    await both.conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
+    await rows.change(both.conn, "attempt", first.attempt_id, outcome="lease_lost", **lost)
+    second = await both.publishing(issue_id=first.issue_id)
+    await drain(both.publisher().tick)
+    numbers = {pull.number for pull in await both.open_pulls()}
+    assert numbers == {(await both.job(made))["pull_request"] for made in (second, stranger)}
+    (said,) = [each.body for each in await both.forge.comments(both.repo, forgotten.number)]
+    assert f"pulls/./{(await both.job(second))['pull_request']}" in said
+
+
 @pytest.mark.parametrize("state", ["closed", "merged"])
 async def test_a_predecessor_that_is_closed_is_left_alone(both: Both, state: str) -> None:
     """A merged or closed pull request of an earlier job gets no comment."""

@@ -23,7 +23,6 @@ from tireless.store.db import Connection, Pool
 
 VOICE = Voice()
 
-_branches = itertools.count(1)
 
 
 @dataclass(kw_only=True)
@@ -117,7 +116,8 @@ class Sides:
         )
         work: dict[str, object] = {"commit_sha": None, "branch": None, "pr_title": None, "pr_body": None}
         if commit:
-            branch = f"tireless/{made.number}-paint.{next(_branches):08x}"
+            uid = (await rows.row(self.conn, "attempt", made.attempt_id))["uid"]
+            branch = f"tireless/{made.number}-paint.{str(uid)[:8]}"
             sha = await self.stage.bot.commit(self.repo.path, f"{branch}.txt", "x", new_branch=branch)
             work = {"commit_sha": sha, "branch": branch}
         await rows.change(self.conn, "attempt", made.attempt_id, **{**work, **(attempt or {})})

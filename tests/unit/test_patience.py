@@ -13,7 +13,7 @@ from tireless.errors import (
     NotFound,
     RateLimited,
 )
-from tireless.services.patience import STAY_S, Patience, is_outage
+from tireless.services.patience import OUTAGE_S, STAY_S, Patience, is_outage
 
 
 class Clock:
@@ -47,6 +47,31 @@ def test_a_forge_that_is_down_is_left_alone_longer_each_time() -> None:
     mine.failed("a", ForgeUnavailable("down"))
     mine.answered("a")
     assert mine.ready() == ["a", "b"]
+
+
+def test_one_silence_is_counted_once_however_many_heard_it() -> None:
+    """Requests that were under way together fail together: they make no row of failures, and no longer wait."""
+    clock = Clock()
+    mine = patience(clock)
+    for _ in range(5):
+        assert mine.failed("a", ForgeUnavailable("down"))
+    clock.now += 10
+    assert mine.ready() == ["a", "b"]
+    mine.failed("a", ForgeUnavailable("down"))
+    clock.now += 19
+    mine.failed("a", RateLimited("wait", retry_after_s=50.0))
+    clock.now += 49
+    assert mine.ready() == ["b"]
+    clock.now += 1
+    assert mine.ready() == ["a", "b"]
+
+
+@pytest.mark.parametrize("status", [None, 502, 503, 504])
+def test_an_outage_of_any_length_is_over_two_minutes_later(status: int | None) -> None:
+    """A forge that is away is asked every two minutes at least; one that answers 500 may wait longer."""
+    mine = Patience([], base_s=30.0, cap_s=900.0, jitter=lambda: 1.0)
+    assert mine.wait_s(ForgeUnavailable("away", status=status), 40) == OUTAGE_S == 120.0
+    assert mine.wait_s(ForgeUnavailable("broken", status=500), 40) == 900.0
 
 
 def test_a_forge_that_names_a_time_is_taken_at_its_word_within_bounds() -> None:

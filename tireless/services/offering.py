@@ -5,6 +5,7 @@ from __future__ import annotations
 from tireless.domain import delivery as texts
 from tireless.domain.delivery import Text
 from tireless.domain.issue import IssueState, PullRequest
+from tireless.domain.text import branch_prefix
 from tireless.errors import ForgeDenied, ForgeRejected, NotFound
 from tireless.forge.base import NewPull
 from tireless.services.carrying import Carrying, UnpublishableError, WaitError, WorkNotPushedError
@@ -106,13 +107,20 @@ class Offering(Carrying):
         return (await self._forge.repository(self._delivery.forge_repo_id)).default_branch
 
     async def _close_predecessors(self, number: int) -> None:
-        """Close the open pull requests that earlier jobs of the issue made, with a link."""
+        """Close the open pull requests that earlier jobs of the issue made, with a link.
+
+        Also what an attempt made of which the database knows nothing any more, since it was restored from a backup.
+        """
         async with self._pool.connection() as conn:
             earlier = await publish.predecessors(conn, self._delivery, number)
-        if not earlier:
+            forgotten = await publish.forgotten(conn, self._delivery)
+        if not earlier and not forgotten:
             return
+        bot = await self._means.whom.bot(self._forge)
+        prefix = branch_prefix(self._delivery.number)
         for pull in await self._forge.pulls(self._repo):
-            if pull.number in earlier:
+            ours = pull.author.id == bot.id and pull.head.startswith(prefix) and pull.number != number
+            if pull.number in earlier or (ours and pull.head[-8:] in forgotten):
                 said = texts.superseded(self._address(number, pull=True), number)
                 if not await self._say_and_close(pull.number, said, texts.SUPERSEDED):
                     await self._leave_open(pull.number, pull=True)

@@ -12,6 +12,9 @@ from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavail
 STAY_S = 900.0
 """Between two tries of what a person has to mend."""
 
+OUTAGE_S = 120.0
+"""At most so long a forge that does not answer is left alone: to ask costs next to nothing, and it is back any time."""
+
 MOVED_S = 60.0
 """After a redirect: the poller finds the repository's new name meanwhile."""
 
@@ -56,8 +59,14 @@ class Patience:
         """It did not answer: leave it alone. False: it has answered others since we asked, so it is not the forge."""
         if asked_at is not None and self._answered_at.get(forge, float("-inf")) >= asked_at:
             return False
+        now, until = self._clock(), self._until.get(forge, 0.0)
+        if until > now:
+            # Sent before it was left alone: the same silence, heard by another. Only a time it names is news.
+            if isinstance(error, RateLimited):
+                self._until[forge] = max(until, now + self.wait_s(error, 1))
+            return True
         failures = self._failures[forge] = self._failures.get(forge, 0) + 1
-        self._until[forge] = self._clock() + self.wait_s(error, failures)
+        self._until[forge] = now + self.wait_s(error, failures)
         return True
 
     def wait_s(self, error: ForgeError, failures: int) -> float:
@@ -67,6 +76,9 @@ class Patience:
                 return min(max(asked, self._base_s), self._cap_s)
             case ForgeDenied() | NotFound() | ForgeRejected():
                 return STAY_S
+            case ForgeUnavailable(status=None | 502 | 503 | 504):
+                wait = doubling(failures, base_s=self._base_s, cap_s=min(self._cap_s, OUTAGE_S))
+                return wait * (0.5 + self._jitter() / 2)
             case _:
                 wait = doubling(failures, base_s=self._base_s, cap_s=self._cap_s)
                 return wait * (0.5 + self._jitter() / 2)

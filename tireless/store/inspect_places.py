@@ -83,14 +83,17 @@ class RepositoryRow:
     publishing: int
 
 
+# Where the search for its owner's issues stands in, that search is its poll.
 REPOSITORIES = """
 SELECT r.id, r.forge, r.owner || '/' || r.name AS repo, r.forge_repo_id, r.html_url AS url, r.source, r.tracked,
        r.readable, r.unreadable_reason, r.default_branch, r.max_running, r.max_runs_per_day,
-       CASE WHEN r.poll_not_before > '-infinity' THEN r.poll_not_before END AS next_poll_at, r.full_scan_at,
-       r.poll_failures, r.poll_error, r.searched, r.search_fault,
+       nullif(least(r.poll_not_before, o.poll_not_before), '-infinity') AS next_poll_at, r.full_scan_at,
+       greatest(r.poll_failures, o.poll_failures) AS poll_failures, coalesce(r.poll_error, o.poll_error) AS poll_error,
+       r.searched, r.search_fault,
        coalesce(n.pending, 0) AS pending, coalesce(n.waiting, 0) AS waiting,
        coalesce(n.claimed, 0) AS claimed, coalesce(n.publishing, 0) AS publishing
   FROM repository r
+  LEFT JOIN owner_poll o ON r.searched AND o.forge = r.forge AND o.owner = lower(r.owner)
   LEFT JOIN (
     SELECT j.repository_id, count(*) FILTER (WHERE j.state = 'pending') AS pending,
            count(*) FILTER (WHERE j.state = 'waiting') AS waiting,
@@ -218,9 +221,11 @@ SELECT n.pending, n.waiting, n.parked, n.claimed, n.publishing, n.oldest_pending
                        - min(k.written_at) FILTER (WHERE k.not_before <= clock_timestamp()))::float8 AS oldest_look_s
           FROM look k JOIN repository p ON p.id = k.repository_id AND p.tracked AND p.readable) l,
        (SELECT count(*) AS mirrors_due FROM mirror w WHERE w.changed > w.told) m,
-       (SELECT count(*) AS repositories, count(*) FILTER (WHERE p.poll_failures > 0) AS repositories_failing,
+       (SELECT count(*) AS repositories,
+               count(*) FILTER (WHERE p.poll_failures > 0 OR o.poll_failures > 0) AS repositories_failing,
                count(*) FILTER (WHERE NOT p.readable) AS repositories_unreadable
-          FROM repository p WHERE p.tracked) r,
+          FROM repository p LEFT JOIN owner_poll o ON p.searched AND o.forge = p.forge AND o.owner = lower(p.owner)
+         WHERE p.tracked) r,
        (SELECT count(*) AS runners_alive FROM runner v
          WHERE v.seen_at > clock_timestamp() - make_interval(secs => %(alive_s)s::float8)) u
 """

@@ -280,6 +280,19 @@ async def predecessors(conn: Connection, delivery: Delivery, number: int) -> tup
         return tuple([row[0] async for row in await conn.execute(PREDECESSORS, values)])
 
 
+# Before a push stands a record. One of these has pushed all the same: then the database was set back to before that.
+FORGOTTEN = """
+SELECT left(a.uid::text, 8) FROM attempt a JOIN job j ON j.id = a.job_id
+ WHERE j.issue_id = %(issue_id)s AND a.outcome = 'lease_lost' AND a.recorded_at IS NULL
+"""
+
+
+async def forgotten(conn: Connection, delivery: Delivery) -> frozenset[str]:
+    """What the branches of attempts end in of whose work nothing is known: it may have been delivered all the same."""
+    with translate("reading the attempts of an issue that were lost"):
+        return frozenset([row[0] async for row in await conn.execute(FORGOTTEN, {"issue_id": delivery.issue_id})])
+
+
 async def fenced(conn: Connection, statement: LiteralString, delivery: Delivery, doing: str, **values: object) -> bool:
     """Run one fenced statement: True when it touched its row, False when the take is lost."""
     values |= {"job_id": delivery.job_id, "token": delivery.token}
