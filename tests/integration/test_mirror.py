@@ -171,6 +171,24 @@ async def test_a_plans_child_is_not_told_what_its_body_says(both: Both) -> None:
     assert await both.forge.comments(both.repo, number) == ()
 
 
+async def test_a_child_of_a_forgotten_plan_is_not_told_either(both: Both) -> None:
+    """After the database was lost the bot's own hidden line says it; copied by a person into his issue it does not."""
+    made = await both.plan("schema", "page", kind="plan")
+    await drain(both.publisher().tick)
+    (schema, page) = await both.bot_issues()
+    await both.conn.execute("UPDATE child SET ended_at = clock_timestamp(), ended_reason = 'gone', issue_id = NULL")
+    for each in (schema, page):
+        (known,) = await rows.rows(both.conn, "SELECT id FROM issue WHERE number = %(n)s", n=each.number)
+        await rows.change(both.conn, "issue", known["id"], triage_code="no_opt_in")
+    copied = await both.stage.alice.create_issue(both.repo.path, "Mine", schema.body)
+    await both.stage.alice.add_labels(both.repo.path, copied, both.labels["tireless/implement"])
+    await rows.issue(both.conn, both.repo.path, copied, triage_code="no_opt_in")
+    await drain(both.mirror().tick)
+    told = {number: len(await both.status_comments(number)) for number in (schema.number, page.number, copied)}
+    assert told == {schema.number: 0, page.number: 0, copied: 1}
+    assert len(await both.status_comments(made.number)) == 1
+
+
 # ------------------------------------------------------------------------------------------------ what people do
 
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from tireless import log
 from tireless.domain.comments import TWIN, Picture, Voice, status_of_job, tell
-from tireless.domain.issue import Comment, IssueState, Snapshot
+from tireless.domain.delivery import read_child_line
+from tireless.domain.issue import Comment, IssueState, Person, Snapshot
 from tireless.domain.job import State, Status
 from tireless.domain.labels import label_specs, read, status_diff, status_label
 from tireless.domain.marker import Marker, own_comments
@@ -185,7 +186,7 @@ class _Showing:
         if (
             telling.picture.job is None
             and comment is None
-            and not _worth_a_comment(telling.picture, snapshot, self._voice)
+            and not _worth_a_comment(telling.picture, snapshot, bot, self._voice)
         ):
             text = None
         if _forgotten(telling, comment):
@@ -355,11 +356,13 @@ def _forgotten(telling: Telling, comment: Comment | None) -> bool:
     )
 
 
-def _worth_a_comment(picture: Picture, snapshot: Snapshot, voice: Voice) -> bool:
+def _worth_a_comment(picture: Picture, snapshot: Snapshot, bot: Person, voice: Voice) -> bool:
     """Whether an issue without a job gets a first comment: a refusal, where a person put a label of ours on it."""
     view = read(snapshot.labels, voice.scheme)
     labelled = view.asks or view.agents or view.hold or view.priorities or view.unknown
-    if picture.plan_number is not None and picture.triage_code in ("is_child_waiting", "no_opt_in"):
+    # A fresh database knows no plans. The bot's own line tells its children; anybody may copy it into an issue of his.
+    bots_own = snapshot.author.id == bot.id and read_child_line(snapshot.body) is not None
+    if (picture.plan_number is not None or bots_own) and picture.triage_code in ("is_child_waiting", "no_opt_in"):
         return False  # its body says so
     return picture.triage_code is not None and snapshot.state is IssueState.OPEN and bool(labelled)
 
