@@ -42,7 +42,7 @@ class Ears:
         """What has been notified since the last time, to the last committed one."""
         await notify(self._teller, "done")
         found: list[Wake] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(90):
             async for each in self._listener.notifies():
                 if each.channel == "done":
                     break
@@ -95,12 +95,16 @@ async def test_a_page_of_issues_wakes_each_once_a_pause(ingest: Ingest, pool: Po
 
 
 async def test_the_first_of_a_page_is_claimed_while_the_next_is_read(ingest: Ingest, pool: Pool, dsn: str) -> None:
-    """Nobody waits for a pause to end, nor for a page."""
-    for _ in range(2):
-        await ingest.ask(GO, IMPLEMENT)
-    fault = await ingest.loopback.fault(FaultPlan("GET", r"/timeline", "block", nth=2))
+    """Nobody waits for a pause to end, nor for what the next one waits for: it is asked about when its turn comes."""
+    stage = ingest.stage
+    blocker, second = [await stage.alice.create_issue(stage.path, title) for title in ("First this", "Paint it")]
+    body = {"owner": stage.repo.owner, "repo": stage.repo.name, "index": blocker}
+    await stage.bob.api("POST", f"/repos/{stage.path}/issues/{second}/dependencies", body)
+    first = await ingest.ask(GO, IMPLEMENT)
+    await ingest.ask(GO, IMPLEMENT, number=second)
+    fault = await ingest.loopback.fault(FaultPlan("GET", f"/issues/{second}/dependencies", "block"))
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(90),
         contextlib.aclosing(listen(dsn, ["tireless_lane"])) as wakes,
         Bell(pool, pause=Pauses()).running() as ring,
     ):
@@ -109,7 +113,7 @@ async def test_the_first_of_a_page_is_claimed_while_the_next_is_read(ingest: Ing
         assert await anext(wakes) == LANE
         claims = await claim_next(ingest.conn, [lane.name for lane in LANES], runner=RUNNER)
         await fault.reached()
-        assert (len(claims), len(await ingest.jobs())) == (1, 1)
+        assert [claim.number for claim in claims] == [job["number"] for job in await ingest.jobs()] == [first]
         await fault.release()
         assert (await polling).made == 2
 
