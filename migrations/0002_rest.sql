@@ -128,9 +128,10 @@ END $$;
 -- A refusal that was there when the issue was first seen is told as well.
 CREATE TRIGGER issue_mirror_insert AFTER INSERT ON issue FOR EACH ROW
   WHEN (NEW.triage_code IS NOT NULL) EXECUTE FUNCTION issue_triaged();
--- The answered marks too: the comment carries them for a database that starts afresh.
-CREATE TRIGGER issue_mirror_update AFTER UPDATE OF triage_code, triage_details, answered_event, answered_time ON issue FOR EACH ROW
-  WHEN ((NEW.triage_code, NEW.triage_details, NEW.answered_event, NEW.answered_time)
+-- The answered marks too: the comment carries them for a database that starts afresh. And whether it is asked for, since
+-- labels taken off a delivered issue change nothing else, but what there is to do to ask again.
+CREATE TRIGGER issue_mirror_update AFTER UPDATE OF triage_code, triage_details, answered_event, answered_time, asked ON issue FOR EACH ROW
+  WHEN ((NEW.triage_code, NEW.triage_details, NEW.answered_event, NEW.answered_time, NEW.asked)
         IS DISTINCT FROM
-        (OLD.triage_code, OLD.triage_details, OLD.answered_event, OLD.answered_time))
+        (OLD.triage_code, OLD.triage_details, OLD.answered_event, OLD.answered_time, OLD.asked))
   EXECUTE FUNCTION issue_triaged();

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import rows
 from tests.support.cli import Desk, tireless
-from tireless.store.db import Connection
+from tireless.store.db import Connection, jsonb
 
 
 @pytest.fixture
@@ -181,7 +181,10 @@ async def test_explain_says_what_is_in_the_way(desk: Desk, conn: Connection) -> 
     text = (await desk("explain", f"{rows.REPO}#{made.number}")).out
     assert re.search(r"^as of 2[-0-9: ]+ UTC; read again by the next poll, due at 2[-0-9: ]+ UTC$", text, re.MULTILINE)
     assert "NO  is it not on hold? (on_hold)" in text
-    assert "Next: take `tireless/hold` off" in text
+    assert "Next: a person who may ask puts `tireless/hold` on and takes it off again" in text
+    labels = jsonb([{"id": 1, "name": "tireless/hold", "exclusive": False}])
+    await rows.change(conn, "issue", made.issue_id, labels=labels)
+    assert "Next: take `tireless/hold` off" in (await desk("explain", f"{rows.REPO}#{made.number}")).out
     free = await rows.job(conn)
     text = (await desk("explain", f"{rows.REPO}#{free.number}")).out
     assert "nothing is in its way: number 1 in line, 0 runners of its lane alive" in text

@@ -205,11 +205,23 @@ def test_a_warning_stands_beside_the_job() -> None:
 
 
 def test_an_absorbed_request_is_told_with_the_ended_job() -> None:
-    """Asking while the job was under way made no other one: the comment says so and how to ask again."""
+    """Asking while the job was under way made no other one: the comment says so and, once, how to ask again."""
     picture = replace(shown(state=State.DELIVERED), triage_code="absorbed", triage_details={"login": "ada"})
     comment = tell(picture, VOICE).comment
     assert "`ada` asked again while the last job was under way" in comment
-    assert "so that job is the answer. Next: to ask for another, take `tireless/go` off" in comment
+    assert "so that job is the answer.\n" in comment
+    assert re.findall(r"Next:\S* (.*)", comment) == ["To ask again, take `tireless/go` off and put it on again."]
+
+
+@pytest.mark.parametrize("state", [state for state in State if state.is_terminal])
+@pytest.mark.parametrize("code", sorted(TRIAGE_CODES - {"no_lane"}))
+def test_a_job_that_ended_names_one_next_step(state: State, code: str) -> None:
+    """Its own; and a plan's part that is done is not said to wait for an opt-in."""
+    reason = {State.FAILED: "exhausted", State.CANCELLED: "unlabelled"}.get(state)
+    details = {"label": "tireless/go", "login": "tireless", "why": "bot", "unknown": ["plam"]}
+    comment = tell(replace(shown(state=state, reason=reason), triage_code=code, triage_details=details), VOICE).comment
+    assert len(re.findall("[Nn]ext:", comment)) == 1
+    assert "waits until a person opts in" not in comment
 
 
 # ------------------------------------------------------------------------------------------------ the marker

@@ -9,6 +9,7 @@ import pytest
 from tireless.domain.gates import GATES, ORDER, TRIAGE_CODES, triage_sentence, warning_sentences
 from tireless.domain.job import Parked, Wait
 from tireless.domain.labels import LabelScheme
+from tireless.domain.steps import Now
 
 SCHEME = LabelScheme()
 WITHOUT = LabelScheme(prefix="bot/", opt_in="bot/ready", require_opt_in=False)
@@ -19,7 +20,7 @@ def test_every_gate_has_a_sentence_and_all_but_the_busy_ones_a_next_step() -> No
     silent = {"running", "publishing"}
     for gate in GATES:
         for scheme in (SCHEME, WITHOUT):
-            said, then = triage_sentence(gate.code, {}, scheme)
+            said, then = triage_sentence(gate.code, {}, Now(scheme))
             assert said.endswith(".")
             assert not said.startswith("The reason is")
             assert bool(then) == (gate.code not in silent)
@@ -53,7 +54,7 @@ def test_what_triage_stores_and_what_a_job_waits_for_are_gates_in_their_order() 
 )
 def test_a_sentence_names_what_it_is_about(code: str, details: dict[str, object], words: list[str]) -> None:
     """Labels, people, kinds and numbers are named, in backquotes, so that they call nobody and link nowhere."""
-    said, then = triage_sentence(code, details, SCHEME)
+    said, then = triage_sentence(code, details, Now(SCHEME))
     for word in words:
         assert word in said
     assert not re.search(r"(?<![`\w/])[@#]\w", said + then)
@@ -62,7 +63,7 @@ def test_a_sentence_names_what_it_is_about(code: str, details: dict[str, object]
 def test_words_follow_the_configured_names() -> None:
     """No sentence speaks of labels that are not in use."""
     for gate in GATES:
-        said, then = triage_sentence(gate.code, {"unknown": ["x"], "kind": "plan"}, WITHOUT)
+        said, then = triage_sentence(gate.code, {"unknown": ["x"], "kind": "plan"}, Now(WITHOUT))
         assert "tireless/" not in said + then
         assert "bot/ready" not in said + then or gate.code == "not_asked"
 

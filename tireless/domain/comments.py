@@ -12,10 +12,11 @@ from typing import assert_never
 
 from tireless.domain.gates import triage_sentence, warning_sentences
 from tireless.domain.inert import cut, neutralise, one_line, quote
-from tireless.domain.issue import RepoRef
+from tireless.domain.issue import Label, RepoRef
 from tireless.domain.job import Cancelled, Failure, Kind, Parked, State, Status, Wait, status_of
-from tireless.domain.labels import LabelScheme
+from tireless.domain.labels import LabelScheme, LabelView, read
 from tireless.domain.marker import Marker
+from tireless.domain.steps import Now
 from tireless.redact import Redactor
 
 COMMENT_MAX = 60_000
@@ -39,12 +40,6 @@ class Voice:
     def inert(self, text: str) -> str:
         """Foreign text as it may stand on a forge."""
         return neutralise(self.redactor.text(text))
-
-    @property
-    def ask_again(self) -> str:
-        """What a person does to ask once more."""
-        label = f"`{self.scheme.opt_in}`" if self.scheme.require_opt_in else "the mode label"
-        return f"To ask again, take {label} off and put it on again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +95,19 @@ class Picture:
     asked: bool = False
     triage_code: str | None = None
     triage_details: Mapping[str, object] = field(default_factory=dict)
+    labels: tuple[Label, ...] | None = None
+    """What is on it now; None: not known, then those that ask are taken to be."""
     answered_event: int = 0
     answered_time: datetime | None = None
     plan_number: int | None = None
     children_done: int = 0
     children: tuple[ChildPicture, ...] = ()
+
+    def now(self, voice: Voice) -> Now:
+        """What a person finds who does what is told here."""
+        if self.labels is None:
+            return Now(voice.scheme, open=self.open)
+        return Now(voice.scheme, read(self.labels, voice.scheme), self.open)
 
     def address(self, number: int, *, pull: bool = False) -> str:
         """Where another number of this repository is read; written so that it makes no cross-reference."""
@@ -142,9 +145,8 @@ def tell(picture: Picture, voice: Voice) -> Shown:
         parts.append(f"Part of the plan in [issue {picture.plan_number}]({picture.address(picture.plan_number)}).")
     if step:
         parts.append(f"**Next:** {step}")
-    if picture.triage_code not in (None, job.reason, *_SAID_BY_THE_JOB):
-        said, then = _triage(picture, voice)
-        parts.append(f"**Note:** {voice.inert(f'{said} Next: {then}' if then else said)}")
+    if note := _note(picture, job, voice):
+        parts.append(f"**Note:** {voice.inert(note)}")
     return Shown(status_of_job(job), sentence, step, _comment(parts, picture, voice))
 
 
@@ -158,6 +160,22 @@ def left_open_sentence(number: str, *, pull: bool) -> str:
 
 _SAID_BY_THE_JOB = ("closed", "needs_approval")
 """Triage codes that the job's own state tells already, or will in a moment."""
+
+
+_HOW_TO_ASK = ("no_opt_in", "no_mode")
+"""Triage codes that, without details, say no more than what there is to do for a next job, which an ended one tells."""
+
+
+def _note(picture: Picture, job: JobPicture, voice: Voice) -> str | None:
+    """What triage said that the job does not tell. Once it has ended the job itself says how to ask again."""
+    code = picture.triage_code
+    if code in (None, job.reason, *_SAID_BY_THE_JOB):
+        return None
+    said, then = _triage(picture, voice)
+    if not job.state.is_terminal or code == "no_lane":
+        return f"{said} Next: {then}" if then else said
+    told = code == "is_child_waiting" or (code in _HOW_TO_ASK and not picture.triage_details)
+    return None if told else said
 
 
 def status_of_job(job: JobPicture) -> Status:
@@ -177,7 +195,7 @@ def _without_job(picture: Picture, voice: Voice) -> Shown:
 
 
 def _triage(picture: Picture, voice: Voice) -> tuple[str, str]:
-    return triage_sentence(picture.triage_code or "", picture.triage_details, voice.scheme)
+    return triage_sentence(picture.triage_code or "", picture.triage_details, picture.now(voice))
 
 
 def _comment(parts: list[str], picture: Picture, voice: Voice) -> str:
@@ -197,14 +215,16 @@ def _headline(job: JobPicture) -> str:
 
 def _says(picture: Picture, job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
     """What holds now, what a person can do (empty: nothing but wait), and what of an agent's words is quoted."""
-    again = voice.ask_again
+    now = picture.now(voice)
+    called_off = job.state is State.CANCELLED and job.reason == Cancelled.CLOSED
+    again = f"To ask again, {now.again(reopening=called_off)}."
     match job.state:
         case State.PENDING:
-            return _pending(job, voice)
+            return _pending(job, voice, now)
         case State.WAITING:
-            return _waiting(job, voice)
+            return _waiting(job, now)
         case State.CLAIMED:
-            return triage_sentence("running", {}, voice.scheme)[0], "", None
+            return triage_sentence("running", {}, now)[0], "", None
         case State.PUBLISHING:
             return _publishing(job, voice), "", None
         case State.DELIVERED:
@@ -222,15 +242,16 @@ def _says(picture: Picture, job: JobPicture, voice: Voice) -> tuple[str, str, st
 def _after_delivery(picture: Picture, job: JobPicture, voice: Voice) -> str:
     """What a person can do with what was delivered, before he asks for more."""
     if job.pull_request is not None:
-        return "review the pull request. "
+        return "review the pull request. " if picture.open else ""  # what is merged has closed the issue
     waiting = any(child.number is not None and child.ended_reason is None for child in picture.children)
     if job.kind is Kind.IMPLEMENT or not waiting:
         return ""
-    step = triage_sentence("is_child_waiting", {}, voice.scheme)[1]
+    proposed = Now(voice.scheme, LabelView(kinds=(Kind.IMPLEMENT,)))
+    step = triage_sentence("is_child_waiting", {}, proposed)[1]
     return f"on each of its issues that does not run by itself, {step} "
 
 
-def _pending(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
+def _pending(job: JobPicture, voice: Voice, now: Now) -> tuple[str, str, str | None]:
     """Its turn, or what keeps the whole lane from starting anything, in the words of `explain`."""
     said = f"It waits for its turn in lane `{job.lane}`."
     if job.gate is None:
@@ -238,15 +259,15 @@ def _pending(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
     code, details = job.gate
     # the reason of a hold may be an agent's
     details = {**details, "reason": one_line(str(details["reason"]), 300)} if details.get("reason") else details
-    why, step = triage_sentence(code, details, voice.scheme)
+    why, step = triage_sentence(code, details, now)
     return f"{said} {voice.inert(why)}", step, None
 
 
-def _waiting(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
+def _waiting(job: JobPicture, now: Now) -> tuple[str, str, str | None]:
     """The gate's own words, with what this job adds to them."""
     # A job waits `cannot_tell` where its repository cannot be read; of an issue it means that nobody knows who asked.
     code = "unreadable" if job.reason == Wait.CANNOT_TELL else job.reason or ""
-    said, step = triage_sentence(code, {"waits_for": list(job.waits_for), "job": job.id}, voice.scheme)
+    said, step = triage_sentence(code, {"waits_for": list(job.waits_for), "job": job.id}, now)
     if job.not_before is not None:
         said += f" It goes on after {shown_time(job.not_before)}."
     match job.reason:
@@ -261,7 +282,7 @@ def _waiting(job: JobPicture, voice: Voice) -> tuple[str, str, str | None]:
 
 
 def _publishing(job: JobPicture, voice: Voice) -> str:
-    said = triage_sentence("publishing", {}, voice.scheme)[0]
+    said = triage_sentence("publishing", {}, Now(voice.scheme))[0]
     if job.publish_reason is None:
         return said
     reason = PUBLISH_REASONS.get(job.publish_reason, f"`{job.publish_reason}`.")

@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tireless.domain.job import Parked
+from tireless.domain.job import Cancelled, Parked
 from tireless.domain.labels import LabelScheme
+from tireless.domain.steps import Now
 
 Details: TypeAlias = Mapping[str, object]
+
+UNREADABLE_BLOCKER = "an issue the bot may not read"
+"""What the database writes into a job's `waits_for` for an issue of a place that is not shown to the bot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class Judged:
     details: Details = field(default_factory=dict)
 
 
-def triage_sentence(code: str, details: Details, scheme: LabelScheme) -> tuple[str, str]:
+def triage_sentence(code: str, details: Details, now: Now) -> tuple[str, str]:
     """What a reason code means, and what a person can do now. Labels and names stand in backquotes.
 
     With a `job` among the details what parks that job says how an operator lets it go on.
@@ -109,7 +114,7 @@ def triage_sentence(code: str, details: Details, scheme: LabelScheme) -> tuple[s
     say = _SAYINGS.get(code)
     if say is None:
         return f"The reason is `{code}`.", ""
-    said, then = say(details, scheme)
+    said, then = say(details, now)
     if code in _PARKED and details.get("job"):
         then = f"{then.rstrip('.')}; or an operator runs `tireless jobs approve {details['job']}`."
     return said, then
@@ -139,14 +144,6 @@ def warning_sentences(details: Details, scheme: LabelScheme) -> list[str]:
 # ------------------------------------------------------------------------------------------------ the words
 
 
-def _again(scheme: LabelScheme) -> str:
-    return f"take `{scheme.opt_in}` off and put it on again" if scheme.require_opt_in else "put the mode label on again"
-
-
-def _modes(scheme: LabelScheme) -> str:
-    return f"`{scheme.prefix}discover`, `{scheme.prefix}plan` or `{scheme.prefix}implement`"
-
-
 def _listed(values: object, before: str = "") -> str:
     found = values if isinstance(values, list | tuple) else [values]
     return ", ".join(f"`{before}{value}`" for value in found)
@@ -161,49 +158,55 @@ _WHY = {
 }
 
 
-def _stranger(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+def _refused(said: Details) -> str:
     why = _WHY.get(str(said.get("why")), f"may not ask (`{said.get('why')}`)")
-    return (
-        f"`{said.get('label')}` was put on by `{said.get('login')}`, who {why}.",
-        f"a person who may ask reads the text, and if it is right: {_again(scheme)}.",
-    )
+    return f"`{said.get('label')}` was put on by `{said.get('login')}`, who {why}."
 
 
-def _no_mode(said: Details, scheme: LabelScheme) -> tuple[str, str]:
-    unknown = f" {_listed(said['unknown'], scheme.prefix)} means nothing here." if said.get("unknown") else ""
-    return f"It is opted in, but nothing says what is to be done.{unknown}", f"put on {_modes(scheme)}."
+def _stranger(said: Details, now: Now) -> tuple[str, str]:
+    return _refused(said), f"a person who may ask reads the text, and if it is right: {now.again(counts=False)}."
 
 
-def _no_opt_in(said: Details, scheme: LabelScheme) -> tuple[str, str]:
-    unknown = f" {_listed(said['unknown'], scheme.prefix)} means nothing here." if said.get("unknown") else ""
-    step = f"put on `{scheme.opt_in}`" if scheme.require_opt_in else "take the mode label off and put it on again"
-    return f"A mode is set, but no person has opted in.{unknown}", f"{step} when it may be worked on."
+def _means_nothing(said: Details, now: Now) -> str:
+    return f" {_listed(said['unknown'], now.scheme.prefix)} means nothing here." if said.get("unknown") else ""
 
 
-def _child(_said: Details, scheme: LabelScheme) -> tuple[str, str]:
-    step = f"put on `{scheme.opt_in}`" if scheme.require_opt_in else "take the mode label off and put it on again"
-    return "A plan made this issue; it waits until a person opts in.", f"{step} when it may be worked on."
+def _no_mode(said: Details, now: Now) -> tuple[str, str]:
+    return f"It is opted in, but nothing says what is to be done.{_means_nothing(said, now)}", f"put on {now.modes}."
 
 
-def _cannot_tell(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+def _no_opt_in(said: Details, now: Now) -> tuple[str, str]:
+    step = f"{now.again(counts=False)} when it may be worked on."
+    if said.get("why") == "bot":
+        by = f"`{said.get('login')}`, the bot's own user, which never asks"
+        return f"`{said.get('label')}` was put on by {by}: no person has opted in.", step
+    return f"A mode is set, but no person has opted in.{_means_nothing(said, now)}", step
+
+
+def _child(_said: Details, now: Now) -> tuple[str, str]:
+    step = f"{now.again(counts=False)} when it may be worked on."
+    return "A plan made this issue; it waits until a person opts in.", step
+
+
+def _cannot_tell(said: Details, now: Now) -> tuple[str, str]:
     return (
         f"It cannot be told who asked: {said.get('why')}. Nothing was changed; it is tried again.",
-        f"if it stays so, a person who may ask can {_again(scheme)}.",
+        f"if it stays so, a person who may ask can {now.again(counts=False)}.",
     )
 
 
-def _unknown_label(said: Details, scheme: LabelScheme) -> tuple[str, str]:
-    return f"{_listed(said.get('unknown', []), scheme.prefix)} means nothing here.", f"put on {_modes(scheme)}."
+def _unknown_label(said: Details, now: Now) -> tuple[str, str]:
+    return f"{_listed(said.get('unknown', []), now.scheme.prefix)} means nothing here.", f"{now.again()}."
 
 
-def _absorbed(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+def _absorbed(said: Details, now: Now) -> tuple[str, str]:
     return (
         f"`{said.get('login')}` asked again while the last job was under way, so that job is the answer.",
-        f"to ask for another, {_again(scheme)}.",
+        f"to ask for another, {now.again()}.",
     )
 
 
-def _held(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
+def _held(said: Details, _now: Now) -> tuple[str, str]:
     hosts = said.get("hosts")
     if isinstance(hosts, Sequence):
         return _held_everywhere(str(said.get("lane", "LANE")), hosts)
@@ -231,8 +234,14 @@ def _held_everywhere(lane: str, hosts: Sequence[Mapping[str, object]]) -> tuple[
     )
 
 
-def _unreadable(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
-    why = f": {said['reason']}" if said.get("reason") else "."
+def _unreadable(said: Details, _now: Now) -> tuple[str, str]:
+    reason = str(said.get("reason") or "")
+    if reason and " answered " not in reason:
+        # It answers: what the forge says of it is in the way (Repository.set_aside), and each ends with what to do.
+        *fault, remedy = re.split("[;:] ", reason.rstrip("."))
+        if fault:
+            return f"Nothing can be done in the repository as it is: {': '.join(fault)}.", f"{remedy}."
+    why = f": {reason}" if reason else ""
     return f"The repository cannot be read with the bot's token{why}".rstrip(".") + ".", "give the bot's user access."
 
 
@@ -247,37 +256,51 @@ def next_reading(said: Details) -> str:
     return f"the next poll{due}{fault}"
 
 
-def _not_asked(said: Details, scheme: LabelScheme) -> tuple[str, str]:
+def _not_asked(said: Details, now: Now) -> tuple[str, str]:
     as_of = f", as of {said['as_of']}" if said.get("as_of") else ""
-    step = f"put on `{scheme.opt_in}` and a mode" if scheme.require_opt_in else f"put on {_modes(scheme)}"
+    scheme = now.scheme
+    step = f"put on `{scheme.opt_in}` and a mode" if scheme.require_opt_in else f"put on {now.modes}"
     return f"No label asks for work{as_of}.", f"{step}; what was put on since is seen by {next_reading(said)}."
 
 
-def _unseen(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
+def _unseen(said: Details, _now: Now) -> tuple[str, str]:
     as_of = f"; the repository was, at {said['as_of']}" if said.get("as_of") else ""
     step = f"wait for {next_reading(said)}, or run `tireless poll --once`."
     return f"The issue has not been read yet{as_of}.", step
 
 
+def _waits_for(said: Details, _now: Now) -> tuple[str, str]:
+    found = said.get("waits_for")
+    blockers = [str(each) for each in found] if isinstance(found, list | tuple) else []
+    step = "close them when they are done"
+    if UNREADABLE_BLOCKER in blockers:
+        step = "give the bot's user access to what it may not read, or take that dependency off"
+        step += "; close the others when they are done" if len(set(blockers)) > 1 else ""
+    return (
+        "It waits for these until they are closed, for a part of its own plan until that is done: "
+        f"{_listed(blockers)}.",
+        f"{step}.",
+    )
+
+
 def _later(sentence: str) -> _Say:
     """Words about something that time ends."""
 
-    def say(said: Details, _scheme: LabelScheme) -> tuple[str, str]:
+    def say(said: Details, _now: Now) -> tuple[str, str]:
         when = f"at {said['until']}" if said.get("until") else "by itself"
         return sentence, f"it is tried again {when}."
 
     return say
 
 
-_Say: TypeAlias = Callable[[Details, LabelScheme], tuple[str, str]]
+_Say: TypeAlias = Callable[[Details, Now], tuple[str, str]]
 
 
 def _fixed(sentence: str, step: str = "") -> _Say:
-    """Words that need nothing but the names of labels."""
+    """Words that need nothing but how to ask again."""
 
-    def say(_said: Details, scheme: LabelScheme) -> tuple[str, str]:
-        names = {"again": _again(scheme), "hold": f"`{scheme.prefix}hold`", "opt_in": f"`{scheme.opt_in}`"}
-        return sentence.format(**names), step.format(**names)
+    def say(_said: Details, now: Now) -> tuple[str, str]:
+        return sentence, step.format(again=now.again())
 
     return say
 
@@ -297,18 +320,21 @@ _SAYINGS: Mapping[str, _Say] = {
     "is_child_waiting": _child,
     "no_mode": _no_mode,
     "too_early": _fixed("The labels are older than the moment from which they ask without opt-in.", "{again}."),
-    "no_lane": lambda said, _scheme: (
+    "no_lane": lambda said, _now: (
         f"No lane takes the kind `{said.get('kind')}`.",
         "configure a lane for this kind, or a default lane.",
     ),
     "absorbed": _absorbed,
-    "answered": lambda said, scheme: (
+    "answered": lambda said, now: (
         "What was asked has been answered before, by a job of which nothing is kept here any more."
         if said.get("unknown")
         else "What was asked has been answered by a job that ended.",
-        f"to ask again, {_again(scheme)}.",
+        f"to ask again, {now.again()}.",
     ),
-    "ended": _fixed("The job has ended and stays so.", "to ask again, {again}."),
+    "ended": lambda said, now: (
+        "The job has ended and stays so.",
+        f"to ask again, {now.again(reopening=said.get('reason') == Cancelled.CLOSED)}.",
+    ),
     "needs_input": _fixed("The agent wants an answer.", "answer in a comment."),
     "needs_approval": _fixed(
         "It cannot be told whether a person who may ask has read this text: the issue changed after the label, by an "
@@ -325,12 +351,8 @@ _SAYINGS: Mapping[str, _Say] = {
         "(`limits.max_requests_per_issue_per_hour`).",
         "see who asks, and why; an hour later, {again}.",
     ),
-    "on_hold": _fixed("It is on hold.", "take {hold} off when it may start."),
-    "waits_for": lambda said, _scheme: (
-        "It waits for these until they are closed, for a part of its own plan until that is done: "
-        f"{_listed(said.get('waits_for', []))}.",
-        "close them when they are done.",
-    ),
+    "on_hold": lambda _said, now: ("It is on hold.", f"{now.start}."),
+    "waits_for": _waits_for,
     "repository_full": _fixed("As many jobs of this repository are running as may run at once.", "wait."),
     "day_limit": _fixed(
         "This repository has used its runs of today.",
@@ -345,7 +367,7 @@ _SAYINGS: Mapping[str, _Say] = {
     "lane_full": _fixed("As many jobs of this lane are running as may run at once.", "wait."),
     "running": _fixed("An agent is working on it."),
     "publishing": _fixed("The agent is done; the result is being delivered."),
-    "no_runner": lambda said, _scheme: (
+    "no_runner": lambda said, _now: (
         f"No runner of lane `{said.get('lane')}` is alive.",
         f"start one: `tireless run --lane {said.get('lane')}`.",
     ),
@@ -366,7 +388,7 @@ _WARNINGS: Mapping[str, Callable[[Details, LabelScheme], str]] = {
     "unknown_label": lambda said, scheme: (
         f"{_listed(said.get('unknown', []), scheme.prefix)} means nothing here and changes nothing."
     ),
-    "refused": lambda said, scheme: _stranger(said, scheme)[0] + " It changes nothing.",
+    "refused": lambda said, _scheme: _refused(said) + " It changes nothing.",
     "hold_kept": lambda _said, scheme: (
         f"`{scheme.prefix}hold` was taken off by one who may not; it stays on hold. "
         "A person who may ask can put it on and take it off again."

@@ -11,7 +11,9 @@ from psycopg.rows import DictRow, dict_row
 
 from tireless.domain.comments import left_open_sentence
 from tireless.domain.gates import GATES, TRIAGE_CODES, Details, Judged, triage_sentence, warning_sentences
-from tireless.domain.labels import LabelScheme
+from tireless.domain.issue import Label
+from tireless.domain.labels import LabelScheme, read
+from tireless.domain.steps import Now
 from tireless.errors import UsageError
 from tireless.store.db import Connection, translate
 from tireless.store.freshness import Freshness, freshness
@@ -64,7 +66,7 @@ SELECT r.id, r.forge, r.owner || '/' || r.name AS repo, r.tracked, r.readable, r
  ORDER BY r.tracked DESC, r.id DESC
 """
 ISSUE = """
-SELECT i.id, i.title, i.url, i.open, i.asked, i.triage_code, i.triage_details,
+SELECT i.id, i.title, i.url, i.open, i.asked, i.labels, i.triage_code, i.triage_details,
        i.content_hash = i.approved_hash AS approved
   FROM issue i WHERE i.repository_id = %(repository_id)s AND i.number = %(number)s
 """
@@ -112,7 +114,11 @@ async def explain(
     failing |= {code: told_of(fresh) for code in ("not_asked", "unseen") if fresh and code in failing}
     if job is not None and job["state"] == "pending" and "lane_held" not in failing:
         failing |= _held_everywhere(job["lane"], setup_holds, {row["host"] for row in serving})
-    gates = _judged(failing, scheme, has_live_job=job is not None and "ended" not in failing)
+    now = Now(scheme)
+    if issue is not None:
+        on = read((Label(each["id"], each["name"]) for each in issue["labels"]), scheme)
+        now = Now(scheme, on, issue["open"])
+    gates = _judged(failing, now, has_live_job=job is not None and "ended" not in failing)
     details: Details = issue["triage_details"] if issue else {}
     return Explanation(
         forge=place["forge"] if place else forge,
@@ -220,13 +226,13 @@ def _held_everywhere(lane: str, holds: Sequence[HoldRow], hosts: set[str]) -> di
     return {"lane_held": {"lane": lane, "source": "setup", "hosts": told}}
 
 
-def _judged(failing: Mapping[str, Details], scheme: LabelScheme, *, has_live_job: bool) -> tuple[Judged, ...]:
+def _judged(failing: Mapping[str, Details], now: Now, *, has_live_job: bool) -> tuple[Judged, ...]:
     """All gates in order. Those after the first failed one up to the job were not reached; a live job's all are."""
     judged = []
     stopped = False
     for gate in GATES:
         if gate.code in failing:
-            said, then = triage_sentence(gate.code, failing[gate.code], scheme)
+            said, then = triage_sentence(gate.code, failing[gate.code], now)
             judged.append(Judged(gate, False, said, then, failing[gate.code]))
             stopped = stopped or gate.code not in _JOB_GATES
         elif gate.code in _JOB_GATES:

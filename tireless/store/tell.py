@@ -13,7 +13,7 @@ from uuid import UUID
 from psycopg.rows import dict_row
 
 from tireless.domain.comments import ChildPicture, JobPicture, Picture, shown_time
-from tireless.domain.issue import RepoRef
+from tireless.domain.issue import Label, RepoRef
 from tireless.domain.job import Kind, State
 from tireless.errors import NotKnown, StoreUnavailable
 from tireless.store.db import Connection, translate
@@ -101,7 +101,8 @@ async def take_due(
 
 
 PICTURE = """
-SELECT r.forge, r.owner, r.name, i.number, i.url, i.open, i.asked, i.triage_code, i.triage_details, i.answered_event,
+SELECT r.forge, r.owner, r.name, i.number, i.url, i.open, i.asked, i.triage_code, i.triage_details, i.labels,
+       i.answered_event,
        CASE WHEN isfinite(i.answered_time) THEN i.answered_time END AS answered_time,
        i.children_done, p.number AS plan_number,
        j.id AS job_id, j.kind, j.lane, j.state, j.reason, j.attempts, j.max_attempts, j.question, j.waits_for,
@@ -155,6 +156,7 @@ async def picture(conn: Connection, issue_id: int) -> Picture:
         asked=row["asked"],
         triage_code=row["triage_code"],
         triage_details=row["triage_details"],
+        labels=tuple(Label(each["id"], each["name"]) for each in row["labels"]),
         answered_event=row["answered_event"],
         answered_time=row["answered_time"],
         plan_number=row["plan_number"],
