@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support import rows
 from tests.support.ingest import GO, IMPLEMENT, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
+from tireless.domain.gates import UNREADABLE_BLOCKER
 from tireless.domain.issue import IssueRef, RepoRef
 from tireless.domain.labels import LabelScheme
 from tireless.domain.outcome import Outcome
@@ -146,7 +147,7 @@ async def test_a_blocker_the_bot_may_not_read(ingest: Ingest) -> None:
     await stage.alice.api("POST", f"/repos/{stage.path}/issues/{number}/dependencies", body)
     await ingest.ask(GO, IMPLEMENT, number=number)
     await ingest.poll()
-    assert await waits(ingest, number) == ("waiting", ["an issue the bot may not read"])
+    assert await waits(ingest, number) == ("waiting", [UNREADABLE_BLOCKER])
     assert [look["why"] for look in await ingest.looks()] == ["what it waits for is not watched"]
 
 

@@ -120,6 +120,9 @@ async def test_a_strangers_pull_request_that_may_not_be_closed_is_named_as_the_r
     await drain(both.mirror().tick)
     (comment,) = await both.status_comments(made.number)
     assert "somebody else's pull request from its branch" in comment.body
+    first = (await explain(both.conn, both.repo.path, made.number, scheme=LabelScheme())).first
+    assert first is not None
+    assert "It does not go on: somebody else's pull request from its branch" in first.sentence
     await both.stage.alice.close(both.repo.path, blocker)
     await both.later()
     await drain(both.publisher().tick)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tireless.domain.gates import GATES, ORDER, TRIAGE_CODES, triage_sentence, warning_sentences
+from tireless.domain.gates import GATES, ORDER, TRIAGE_CODES, UNREADABLE_BLOCKER, triage_sentence, warning_sentences
 from tireless.domain.job import Parked, Wait
 from tireless.domain.labels import LabelScheme
 from tireless.domain.steps import Now
@@ -48,6 +48,11 @@ def test_what_triage_stores_and_what_a_job_waits_for_are_gates_in_their_order() 
         ("cannot_tell", {"why": "the forge is silent"}, ["the forge is silent"]),
         ("no_lane", {"kind": "plan"}, ["`plan`"]),
         ("waits_for", {"waits_for": ["acme/widgets#3"]}, ["`acme/widgets#3`"]),
+        (
+            "publishing",
+            {"fault": "the forge is out of paper."},
+            ["being delivered", "does not go on: the forge is out of"],
+        ),
         ("absorbed", {"login": "bob"}, ["`bob` asked again"]),
         ("of a later version", {}, ["of a later version"]),
     ],
@@ -58,6 +63,17 @@ def test_a_sentence_names_what_it_is_about(code: str, details: dict[str, object]
     for word in words:
         assert word in said
     assert not re.search(r"(?<![`\w/])[@#]\w", said + then)
+
+
+def test_a_blocker_that_is_not_shown_is_not_to_be_closed_but_shown() -> None:
+    """Nobody is told only to close what the bot would never see closed."""
+    alone = triage_sentence("waits_for", {"waits_for": [UNREADABLE_BLOCKER]}, Now(SCHEME))[1]
+    beside = triage_sentence("waits_for", {"waits_for": ["acme/widgets#3", UNREADABLE_BLOCKER]}, Now(SCHEME))[1]
+    assert "give the bot's user access" in alone
+    assert "close" not in alone
+    assert "give the bot's user access" in beside
+    assert "close the others" in beside
+    assert "access" not in triage_sentence("waits_for", {"waits_for": ["acme/widgets#3"]}, Now(SCHEME))[1]
 
 
 def test_words_follow_the_configured_names() -> None:

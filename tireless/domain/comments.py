@@ -282,11 +282,12 @@ def _waiting(job: JobPicture, now: Now) -> tuple[str, str, str | None]:
 
 
 def _publishing(job: JobPicture, voice: Voice) -> str:
-    said = triage_sentence("publishing", {}, Now(voice.scheme))[0]
-    if job.publish_reason is None:
-        return said
-    reason = PUBLISH_REASONS.get(job.publish_reason, f"`{job.publish_reason}`.")
-    return f"{said} It does not go on: {reason}"
+    return triage_sentence("publishing", publishing_details(job.publish_reason), Now(voice.scheme))[0]
+
+
+def publishing_details(reason: str | None) -> dict[str, object]:
+    """What there is to say of a delivery: the fault that holds it up, by its publish_reason; None: it goes on."""
+    return {} if reason is None else {"fault": PUBLISH_REASONS.get(reason, f"`{reason}`.")}
 
 
 PUBLISH_REASONS = {
@@ -295,6 +296,7 @@ PUBLISH_REASONS = {
     "token_refused": "the forge refuses the bot's token. It needs a new one; it is tried again every 15 minutes.",
     "denied": "the bot's user may not do this here. Give it write access; it is tried again every 15 minutes.",
     "not_found": "the repository or its branch is not there for the bot's user. It is tried again every 15 minutes.",
+    "pulls_off": "pull requests are switched off in the repository. Switch them on; it is tried every 15 minutes.",
     "conflict": "the forge says that it exists already, but shows none. It is tried again every 15 minutes.",
     "archived": "the repository is archived or locked. It is tried again every 15 minutes.",
     "quota": "the forge's storage quota is used up. It is tried again every 15 minutes.",

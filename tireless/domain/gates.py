@@ -283,6 +283,11 @@ def _waits_for(said: Details, _now: Now) -> tuple[str, str]:
     )
 
 
+def _publishing(said: Details, _now: Now) -> tuple[str, str]:
+    fault = f" It does not go on: {said['fault']}" if said.get("fault") else ""
+    return f"The agent is done; the result is being delivered.{fault}", ""
+
+
 def _later(sentence: str) -> _Say:
     """Words about something that time ends."""
 
@@ -306,7 +311,10 @@ def _fixed(sentence: str, step: str = "") -> _Say:
 
 
 _SAYINGS: Mapping[str, _Say] = {
-    "unknown_repository": _fixed("No such repository is known here.", "`tireless repos add` it, or configure it."),
+    "unknown_repository": _fixed(
+        "No such repository is known here.",
+        "`tireless repos add` it, or configure it; what is configured already is taken in by `tireless repos sync`.",
+    ),
     "untracked": _fixed("The repository is not watched.", "`tireless repos add` it, or configure it."),
     "unreadable": _unreadable,
     "unseen": _unseen,
@@ -366,7 +374,7 @@ _SAYINGS: Mapping[str, _Say] = {
     "probing": _fixed("The lane was held, and one job goes first to see whether it works again.", "wait."),
     "lane_full": _fixed("As many jobs of this lane are running as may run at once.", "wait."),
     "running": _fixed("An agent is working on it."),
-    "publishing": _fixed("The agent is done; the result is being delivered."),
+    "publishing": _publishing,
     "no_runner": lambda said, _now: (
         f"No runner of lane `{said.get('lane')}` is alive.",
         f"start one: `tireless run --lane {said.get('lane')}`.",

@@ -9,7 +9,7 @@ from typing import LiteralString
 
 from psycopg.rows import DictRow, dict_row
 
-from tireless.domain.comments import left_open_sentence
+from tireless.domain.comments import left_open_sentence, publishing_details
 from tireless.domain.gates import GATES, TRIAGE_CODES, Details, Judged, triage_sentence, warning_sentences
 from tireless.domain.issue import Label
 from tireless.domain.labels import LabelScheme, read
@@ -72,7 +72,7 @@ SELECT i.id, i.title, i.url, i.open, i.asked, i.labels, i.triage_code, i.triage_
 """
 NEWEST_JOB = """
 SELECT j.id, j.state, j.reason, j.kind, j.lane, j.parked, j.hold, j.waits_for, j.repository_full, j.day_limit,
-       j.not_before, j.not_before_reason, j.attempts >= j.max_attempts AS spent, j.priority, j.turn,
+       j.publish_reason, j.not_before, j.not_before_reason, j.attempts >= j.max_attempts AS spent, j.priority, j.turn,
        g.gate, g.hold_source, g.hold_reason, g.hold_until, g.hold_by,
        (SELECT coalesce(jsonb_agg(o.details ORDER BY o.id), '[]') FROM job_event o
          WHERE o.job_id = j.id AND o.what = 'left_open') AS left_open
@@ -188,7 +188,7 @@ def _of_live_job(job: DictRow) -> dict[str, Details]:
     if job["state"] == "claimed":
         return {"running": {}}
     if job["state"] == "publishing":
-        return {"publishing": {}}
+        return {"publishing": publishing_details(job["publish_reason"])}
     failing: dict[str, Details] = {}
     if job["parked"] is not None:
         failing[job["parked"]] = {"job": job["id"]}
