@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tireless.domain.holding import held
 from tireless.domain.job import Cancelled, Parked
 from tireless.domain.labels import LabelScheme
 from tireless.domain.steps import Now
@@ -123,16 +124,6 @@ def triage_sentence(code: str, details: Details, now: Now) -> tuple[str, str]:
 _PARKED = frozenset(Parked)
 
 
-def release_command(lane: str, source: str, host: str = "") -> str:
-    """What an operator types to end one hold of a lane; of a setup hold without host: those of every host."""
-    words = ["tireless lanes release", lane]
-    if source != "operator":
-        words.append(f"--source {source}")
-    if host:
-        words.append(f"--host {host}")
-    return " ".join(words)
-
-
 def warning_sentences(details: Details, scheme: LabelScheme) -> list[str]:
     """What a person should know although the job goes on: `details` as triage stored them."""
     warnings = details.get("warnings")
@@ -203,34 +194,6 @@ def _absorbed(said: Details, now: Now) -> tuple[str, str]:
     return (
         f"`{said.get('login')}` asked again while the last job was under way, so that job is the answer.",
         f"to ask for another, {now.again()}.",
-    )
-
-
-def _held(said: Details, _now: Now) -> tuple[str, str]:
-    hosts = said.get("hosts")
-    if isinstance(hosts, Sequence):
-        return _held_everywhere(str(said.get("lane", "LANE")), hosts)
-    by = f" by `{said['by']}`" if said.get("by") else ""
-    why = f": {said['reason']}" if said.get("reason") else ""
-    until = f" It ends at {said['until']}." if said.get("until") else ""
-    lane, source = str(said.get("lane", "LANE")), str(said.get("source", "operator"))
-    command = release_command(lane, source)
-    step = f"`{command}`."
-    if source != "operator":
-        step = f"once what it is held for is over, `{command}`; else it ends by itself, and one job goes first."
-    return f"The lane `{lane}` is held ({source}){by}{why}.{until}", step
-
-
-def _held_everywhere(lane: str, hosts: Sequence[Mapping[str, object]]) -> tuple[str, str]:
-    """Every host that has a runner of the lane has a setup hold of its own."""
-    each = [
-        f"on `{one['host']}`: {str(one['reason']).rstrip('.')}" + (f" (until {one['until']})" if one["until"] else "")
-        for one in hosts
-    ]
-    command = release_command(lane, "setup", str(hosts[0]["host"]) if len(hosts) == 1 else "")
-    return (
-        f"The lane `{lane}` cannot be started where its runners are, {'; '.join(each)}.",
-        f"correct it there, then `{command}`; else it is tried again when the hold ends.",
     )
 
 
@@ -370,7 +333,7 @@ _SAYINGS: Mapping[str, _Say] = {
     "backoff": _later("The last attempt failed."),
     "attempts": _fixed("It has no attempts left.", "{again}."),
     "lane_not_configured": _fixed("The lane is not configured any more.", "configure it, or `tireless jobs reroute`."),
-    "lane_held": _held,
+    "lane_held": lambda said, _now: held(said),
     "probing": _fixed("The lane was held, and one job goes first to see whether it works again.", "wait."),
     "lane_full": _fixed("As many jobs of this lane are running as may run at once.", "wait."),
     "running": _fixed("An agent is working on it."),
