@@ -59,6 +59,47 @@ async def test_from_nothing_to_a_clean_bill(desk: Desk, place: Place) -> None:
     assert sorted(names) == sorted(wanted)
 
 
+async def test_labels_are_made_before_anything_was_watched(desk: Desk, place: Place) -> None:
+    """On a fresh database labels sync goes through what is configured, owners too, each once; what is not there fails.
+
+    Until serve or repos sync took them in, repos ls and explain say what does that.
+    """
+    await place.alice.create_repository("second")
+    await place.alice.add_collaborator("alice/second", "bot")
+    said = await desk("repos", "ls")
+    assert "nothing is watched yet" in said.out
+    assert "`tireless repos sync`" in said.out
+    assert "`tireless repos sync`" in (await desk("explain", f"{REPOSITORY}#1")).out
+    said = await desk("labels", "sync", "--json")
+    assert (said.code, [each["repository"] for each in said.data["repositories"]]) == (0, [REPOSITORY])
+    assert len(await labels_of(place)) == len(said.data["repositories"][0]["created"]) > 0
+    both = 'repositories = ["alice/project", "alice/nope"]\nowners = ["Alice", "nobody"]'
+    closed(desk.path, desk.path.read_text().replace('repositories = ["alice/project"]', both))
+    said = await desk("labels", "sync", "--json")
+    done = {
+        each["repository"]: (len(each["created"]) > 0, each["error"] is not None) for each in said.data["repositories"]
+    }
+    assert (said.code, done) == (
+        1,
+        {
+            REPOSITORY: (False, False),
+            "alice/second": (True, False),
+            "alice/nope": (False, True),
+            "nobody/*": (False, True),
+        },
+    )
+
+
+async def test_labels_sync_follows_a_renamed_repository(desk: Desk, place: Place) -> None:
+    """Configured under its old name, watched under its new one, it is gone through once, and nothing fails."""
+    await desk("poll")
+    await place.alice.api("PATCH", f"/repos/{REPOSITORY}", {"name": "renamed"})
+    assert (await desk("repos", "sync")).code == 0
+    said = await desk("labels", "sync", "--json")
+    assert [(each["repository"], each["error"]) for each in said.data["repositories"]] == [("alice/renamed", None)]
+    assert said.code == 0
+
+
 async def test_doctor_sees_what_only_the_rows_know(desk: Desk, place: Place, conn: Connection) -> None:
     """A repository added while it ran is looked at too; a lane that is gone from the configuration, with jobs."""
     await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")

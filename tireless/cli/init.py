@@ -12,18 +12,17 @@ from urllib.parse import urlsplit
 import click
 
 from tireless.app.database import existing_url
-from tireless.app.forges import OpenForge, configured_owners, configured_repositories, open_forges
+from tireless.app.forges import OpenForge, open_forges
 from tireless.cli.frame import Frame, pass_frame, printing, run
+from tireless.cli.watched import all_wanted
 from tireless.cli.words import chosen_forge, repository
 from tireless.config import Settings
 from tireless.domain.issue import RepoRef
 from tireless.services.hooking import HookWish
 from tireless.services.initial import Step, carry_out, outline
-from tireless.services.selecting import select
 from tireless.services.setup import Expected, Finding, Level
 from tireless.store import migrate as migrations
 from tireless.store.db import Pool, pool, shown
-from tireless.store.repos import tracked_repos
 
 FAILED = 1
 
@@ -137,17 +136,13 @@ async def _repositories(
     if named:
         parts = [repository(text) for text in named]
         refs = [RepoRef(chosen_forge(settings, where), owner, name) for where, owner, name in parts]
-    else:
-        refs = list(configured_repositories(settings))
-        for owned in configured_owners(settings):
-            if owned.forge == forge.name:
-                shown_there = (await select(forge, owned)).values()
-                refs += [RepoRef(forge.name, each.owner, each.name) for each in shown_there if not each.set_aside]
-        if opened is not None:
-            async with opened.connection() as conn:
-                refs += [row.ref for row in await tracked_repos(conn)]
-    once = {(ref.forge, ref.path.casefold()): ref for ref in reversed(refs) if ref.forge == forge.name}
-    return [once[key] for key in sorted(once)]
+        return list({ref.path.casefold(): ref for ref in refs if ref.forge == forge.name}.values())
+    found = await all_wanted(settings, opened, forge)
+    for ref, error in found.missing.items():
+        if ref.name == "*":
+            raise error
+        found.add(ref)  # what is wrong with it is among the findings
+    return [found.refs[key] for key in sorted(found.refs)]
 
 
 def _expected(settings: Settings) -> Expected:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tireless.app.forges import open_forges
+from tireless.app.forges import configured_owners, configured_repositories, open_forges
 from tireless.app.serving import build_tracker
 from tireless.cli.frame import Frame, database, database_pool, pass_frame, printing, run, table
 from tireless.cli.words import chosen_forge, repository
@@ -36,12 +36,20 @@ def ls(frame: Frame, every: bool) -> None:
     """The watched repositories: when each is polled next, why one cannot be, its live jobs."""
     found, unfound = run(_rows(frame, every))
     head = ("REPOSITORY", "FORGE", "SOURCE", "NEXT POLL", "PENDING", "WAITING", "RUNNING", "PUBLISHING", "STATE")
-    text = table(
-        head,
-        [*map(_line, found), *((each.repo, each.forge, "config", *[None] * 5, each.reason) for each in unfound)],
-        empty="no repository is watched: name some under [forges.NAME], or `tireless repos add`",
+    lines = [*map(_line, found), *((each.repo, each.forge, "config", *[None] * 5, each.reason) for each in unfound)]
+    frame.show({"repositories": found, "unfound": unfound}, lambda: table(head, lines, empty=_none(frame)))
+
+
+def _none(frame: Frame) -> str:
+    settings = frame.settings
+    named = [*configured_repositories(settings), *(owned.ref for owned in configured_owners(settings))]
+    if not named:
+        return "no repository is watched: name some under [forges.NAME], or `tireless repos add`"
+    listed = ", ".join(ref.path for ref in named[:5]) + (", …" if len(named) > 5 else "")
+    return (
+        f"nothing is watched yet: what is configured ({listed}) is taken in by `tireless serve` or `up`, and now by "
+        "`tireless repos sync`"
     )
-    frame.show({"repositories": found, "unfound": unfound}, text)
 
 
 async def _rows(frame: Frame, every: bool) -> tuple[list[RepositoryRow], list[Unfound]]:
