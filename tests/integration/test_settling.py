@@ -76,7 +76,11 @@ async def test_while_some_are_on_their_way_others_gather(dsn: str, conn: Connect
         async with holder.transaction():
             await holder.execute("LOCK TABLE attempt IN SHARE MODE")
             going = settling(ends, first)
-            waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'attempt'::regclass"
+            # Of this database: in those of other tests, copied as this one was, the table has the same number.
+            waits = """
+            SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'attempt'::regclass
+               AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+            """
             async with asyncio.timeout(rows.LIMIT_S):
                 while not await rows.value(conn, waits):
                     pass
