@@ -14,7 +14,9 @@ from tests.support.telling import *  # noqa: F403  fixtures
 from tests.support.telling import Both, drain
 from tireless.domain.delivery import read_child_line
 from tireless.domain.issue import IssueRef, IssueState
+from tireless.domain.labels import LabelScheme
 from tireless.errors import Refused
+from tireless.store.explaining import explain
 from tireless.store.steer import Cancelling, cancel
 
 # ------------------------------------------------------------------------------------------------ pull requests
@@ -118,6 +120,22 @@ async def test_of_a_delivery_that_the_database_has_forgotten_nothing_stays_open(
     assert numbers == {(await both.job(made))["pull_request"] for made in (second, stranger)}
     (said,) = [each.body for each in await both.forge.comments(both.repo, forgotten.number)]
     assert f"pulls/./{(await both.job(second))['pull_request']}" in said
+
+
+async def test_pull_requests_switched_off_are_told_and_waited_for(both: Both) -> None:
+    """`explain` and the comment say so; switched on, the delivery goes on. Nothing was created meanwhile."""
+    made = await both.publishing()
+    await both.stage.alice.edit_repository(both.repo.path, has_pull_requests=False)
+    await both.publisher().tick()
+    assert (await both.job(made))["publish_reason"] == "pulls_off"
+    told = await explain(both.conn, both.repo.path, made.number, scheme=LabelScheme())
+    [said] = [gate.sentence for gate in told.gates if gate.gate.code == "publishing"]
+    assert "pull requests are switched off in the repository. Switch them on" in said
+    await both.stage.alice.edit_repository(both.repo.path, has_pull_requests=True)
+    await rows.change(both.conn, "job", made.job_id, publish_not_before=None)
+    await drain(both.publisher().tick)
+    (pull,) = await both.open_pulls()
+    assert (await both.job(made))["pull_request"] == pull.number
 
 
 @pytest.mark.parametrize("state", ["closed", "merged"])

@@ -24,7 +24,6 @@ from tireless.store.db import Connection, Pool
 VOICE = Voice()
 
 
-
 @dataclass(kw_only=True)
 class Sides:
     """A repository on any forge and in the database, and the services between the two."""

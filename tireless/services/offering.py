@@ -18,7 +18,12 @@ class Offering(Carrying):
 
     async def carry_out(self) -> int:
         """The number of the job's pull request, found or made; its predecessors are closed then."""
-        number = await self._pull()
+        try:
+            number = await self._pull()
+        except NotFound:  # also where pull requests are switched off
+            if (await self._forge.repository(self._delivery.forge_repo_id)).has_pulls:
+                raise
+            raise WaitError(STAY_S, "pulls_off") from None
         await self._close_predecessors(number)
         return number
 
