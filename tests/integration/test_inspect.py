@@ -140,6 +140,19 @@ async def test_issues_repositories_runners_looks_and_counts_are_listed(conn: Con
     assert (await inspect.stats(conn)).looks_failing == 0
 
 
+async def test_a_claim_is_counted_for_the_process_that_made_it(conn: Connection) -> None:
+    """Of those that were started one after the other under one name on one host; and for none of another host."""
+    lives = [RunnerId("r1", host, uuid4()) for host in ("h1", "h1", "h1", "h2")]
+    for runner in lives[:2]:
+        await show_runner(conn, runner, lanes=[rows.LANE], slots=4, version="1")
+    await rows.job(conn, state="claimed")
+    await rows.job(conn, state="claimed")
+    for runner in lives[2:]:
+        await show_runner(conn, runner, lanes=[rows.LANE], slots=4, version="1")
+    await rows.job(conn, state="claimed", host="h2")
+    assert [row.running for row in await inspect.runner_rows(conn)] == [1, 0, 2, 0]
+
+
 async def test_an_approval_by_an_operator_shows_at_once(conn: Connection) -> None:
     """Triage has not looked again, but its reason holds no more."""
     issue_id = await rows.issue(conn, triage_code="needs_approval")

@@ -208,3 +208,16 @@ async def test_a_repository_that_is_set_aside_needs_no_access(ingest: Ingest) ->
     await stage.alice.remove_collaborator(stage.path, stage.bot.login)
     await ingest.poller.poll_once(full=True)
     assert await explained(ingest, number) == {"unreadable": "give the bot's user access."}
+
+
+async def test_a_pull_request_is_not_waited_for(ingest: Ingest) -> None:
+    """It has a number as issues have, and may carry the labels; no poll will ever read it."""
+    stage = ingest.stage
+    await stage.bob.commit(stage.path, "a.txt", "x", new_branch="work")
+    pull = await stage.bob.create_pull(stage.path, "Work", head="work")
+    await stage.bob.add_labels(stage.path, pull, await ingest.label(GO), await ingest.label(IMPLEMENT))
+    await ingest.poll(full=True)
+    assert (
+        "If it is a pull request, make an issue: nothing else is worked on."
+        in (await explained(ingest, pull))["unseen"]
+    )

@@ -228,7 +228,8 @@ def _not_asked(said: Details, now: Now) -> tuple[str, str]:
 
 def _unseen(said: Details, _now: Now) -> tuple[str, str]:
     as_of = f"; the repository was, at {said['as_of']}" if said.get("as_of") else ""
-    step = f"wait for {next_reading(said)}, or run `tireless poll --once`."
+    step = f"wait for {next_reading(said)}, or run `tireless poll --once`. If it is a pull request, make an issue: "
+    step += "nothing else is worked on."
     return f"The issue has not been read yet{as_of}.", step
 
 

@@ -113,7 +113,7 @@ async def repository_rows(conn: Connection, *, all_known: bool = False) -> list[
 
 @dataclass(frozen=True, slots=True)
 class RunnerRow:
-    """A runner process as it showed itself last; `running` jobs are claimed in its name."""
+    """A runner process as it showed itself last; `running` jobs are claimed by it."""
 
     name: str
     host: str
@@ -127,11 +127,16 @@ class RunnerRow:
     running: int
 
 
+# A claim knows its runner's name and host. Of several processes of that name it is of the one that was started last
+# before it; a process shows itself beside its first claims, so that these may be a little older.
 RUNNERS = """
 SELECT u.name, u.host, u.pid, u.lanes, u.slots, u.version, u.started_at, u.seen_at,
        u.seen_at > clock_timestamp() - make_interval(secs => %(alive_s)s::float8) AS alive,
        (SELECT count(*)::int FROM job j
-         WHERE j.state = 'claimed' AND j.claimed_by = u.name AND j.claimed_host = u.host) AS running
+         WHERE j.state = 'claimed' AND j.claimed_by = u.name AND j.claimed_host = u.host
+           AND u.uid = (SELECT v.uid FROM runner v WHERE v.name = u.name AND v.host = u.host
+                         ORDER BY v.started_at > j.claimed_at, abs(extract(epoch FROM j.claimed_at - v.started_at))
+                         LIMIT 1)) AS running
   FROM runner u ORDER BY u.seen_at DESC
 """
 
