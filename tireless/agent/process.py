@@ -156,7 +156,10 @@ class _Run:
                 extra_groups=who.groups if who else None,
             )
         except (OSError, ValueError) as error:
-            raise WorkspaceError(f"could not start the guard of an agent in {spec.cwd}: {error}") from error
+            said = f"could not start the guard of an agent in {spec.cwd}: {error}"
+            if who is not None and isinstance(error, PermissionError):
+                said += f"; its user ({who.uid}) must be able to run {who.python} and to enter that tree"
+            raise WorkspaceError(said) from error
         for fd in (theirs_in, theirs_out, theirs_control, theirs_report):
             self._close(fd)
         for fd in (self._in, self._out, self._control, self._report_fd):

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import socket
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
 from tireless import log
 from tireless.agent.attempt import AgentRoom, LaneCommand
-from tireless.agent.control import RunAs
 from tireless.agent.gitcli import Credential, Git
 from tireless.agent.hooks import Hook, Hooks
 from tireless.agent.places import Places
 from tireless.agent.retention import Bounds, Retention
 from tireless.agent.upkeep import Upkeep
 from tireless.agent.workspace import Workspaces
+from tireless.app.users import agents_user
 from tireless.config import LaneSection, Settings, format_duration
 from tireless.errors import ConfigError, UsageError
 from tireless.redact import Redactor
@@ -92,7 +91,7 @@ def lane_commands(settings: Settings, lanes: Sequence[str]) -> dict[str, LaneCom
 
 
 def _command(section: LaneSection, settings: Settings) -> LaneCommand:
-    run_as, home = _user(section.run_as) if section.run_as is not None else (None, None)
+    run_as, home = agents_user(section.run_as) if section.run_as is not None else (None, None)
     return LaneCommand(
         argv=section.command,
         allowed_env=section.env,
@@ -104,22 +103,6 @@ def _command(section: LaneSection, settings: Settings) -> LaneCommand:
             timeout_s=section.hook_timeout.total_seconds(),
         ),
     )
-
-
-def _user(name: str) -> tuple[RunAs | None, str | None]:
-    """The user an agent runs as, and his home; None for ourselves."""
-    try:
-        found = pwd.getpwnam(name)
-    except KeyError:
-        raise ConfigError(
-            f"there is no user {name} on this host: create him (`useradd --system --create-home {name}`)"
-        ) from None
-    if found.pw_uid == os.geteuid():
-        return None, None
-    if os.geteuid() != 0:
-        raise ConfigError(f"only root can run an agent as {name}: start this runner as root, or take run_as out")
-    groups = os.getgrouplist(name, found.pw_gid)
-    return RunAs(uid=found.pw_uid, gid=found.pw_gid, groups=tuple(groups)), found.pw_dir
 
 
 def demand_credentials(settings: Settings) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from collections import Counter
 
 import click
 
 from tireless.app.database import existing_url
 from tireless.app.forges import configured_repositories, open_forges
+from tireless.app.users import agents_user
 from tireless.cli.frame import Frame, pass_frame, printing, run
 from tireless.cli.setup import remarks
 from tireless.cli.words import held, how_to_end
@@ -47,10 +50,35 @@ def doctor(frame: Frame) -> int:
 
 async def _findings(settings: Settings) -> list[Finding]:
     findings = [Finding(Level.REMARK, "configuration", "configuration", text) for text in remarks(settings)]
+    findings += _agents_users(settings)
     watched: list[RepoRef] = []
     findings += await _database(settings, watched)
     findings += await _forges(settings, list(dict.fromkeys([*configured_repositories(settings), *watched])))
     return findings
+
+
+def _agents_users(settings: Settings) -> list[Finding]:
+    """Whether agents can be started as other users. This may be another host than the runner's, which wants root."""
+    found = []
+    for name, lane in settings.lanes.items():
+        if not lane.command or lane.run_as is None:
+            continue
+        subject, user = f"lane {name}", lane.run_as
+        try:
+            his = pwd.getpwnam(user).pw_uid
+        except KeyError:
+            text = f"there is no user {user} on this host: `run` would not serve this lane here"
+            found.append(Finding(Level.REMARK, "run_as_unknown", subject, text))
+            continue
+        if os.geteuid() not in (0, his):
+            text = f"only root can try whether its agent can run as {user}: run doctor as root on the runner's host"
+            found.append(Finding(Level.REMARK, "run_as_untried", subject, text))
+            continue
+        try:
+            agents_user(user)
+        except ConfigError as error:
+            found.append(Finding(Level.FAULT, "run_as_shut_out", subject, str(error)))
+    return found
 
 
 async def _database(settings: Settings, watched: list[RepoRef]) -> list[Finding]:
