@@ -336,6 +336,41 @@ def test_lanes_must_fit_together(write: Write) -> None:
     ]
 
 
+def test_rules_over_several_keys_are_told_beside_faults_of_single_ones(write: Write) -> None:
+    """Whatever else is wrong in the same section or another: all of it at once."""
+    text = """
+    [labels]
+    prefix = "bot"
+    opt_in = "a,b"
+    [forges.main]
+    url = "git.example.org"
+    topics = ["x"]
+    [lanes.a]
+    default = true
+    children_of_plan = "nope"
+    lease = "30s"
+    backoff = "1h"
+    backoff_max = "1m"
+    run_timeout = 5
+    [lanes.b]
+    default = true
+    """
+    told = "\n".join(faults(write(text)))
+    for words in (
+        "labels.prefix: ",
+        "labels.opt_in: ",
+        "forges.main.url: ",
+        "forges.main: topics choose among",
+        "lanes: a and b are all marked default",
+        "lanes: a.children_of_plan names",
+        "lanes.a.lease (30s) is too short",
+        "lanes.a: backoff_max (1m) is shorter",
+        "lanes.a.run_timeout: ",
+    ):
+        assert words in told, (words, told)
+        assert told.count(words) == 1
+
+
 @pytest.mark.parametrize(
     ("lane", "says"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Self, get_args
 from urllib.parse import unquote
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -48,6 +49,9 @@ DEFAULT_FILE = Path("/etc/tireless/config.toml")
 
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL")
 """Names of variables whose values are kept out of everything; a LANG or a PATH in its place would blank out words."""
+
+_RULES_DEEP = 4
+"""Faults of keys, of sections, over sections, and one to be sure."""
 
 _FROM_FILE: ContextVar[dict[str, object] | None] = ContextVar("_FROM_FILE", default=None)
 
@@ -93,16 +97,10 @@ class Settings(BaseSettings):
         file = InitSettingsSource(settings_cls, init_kwargs=_FROM_FILE.get() or {})
         return init_settings, env_settings, file
 
-    @field_validator("lanes")
-    @classmethod
-    def _lanes(cls, value: dict[str, LaneSection]) -> dict[str, LaneSection]:
-        if faults := lane_faults(value):
-            raise Faults(faults)
-        return value
-
     @model_validator(mode="after")
-    def _leases(self) -> Self:
-        if faults := lease_faults(self.lanes, self.runner):
+    def _lanes(self) -> Self:
+        faults = [f"lanes: {each}" for each in lane_faults(self.lanes)]
+        if faults := faults + lease_faults(self.lanes, self.runner):
             raise Faults(faults)
         return self
 
@@ -164,16 +162,58 @@ def load(given: Path | None = None) -> Settings:
         settings = Settings()
         problems = list(_unknown_environment())
     except ValidationError as error:
-        problems = [*_problems(error), *_unknown_environment()]
+        problems = [*_problems(error), *_beside(error, data), *_unknown_environment()]
     except SettingsError as error:
         problems = [f"the environment: {error}; lists and tables are written there as JSON", *_unknown_environment()]
     finally:
         BASE.reset(base)
         _FROM_FILE.reset(file)
-    if problems:
+    if problems := [*problems, *_shared_password(data, path)]:
         raise ConfigError(report(problems, path))
-    _refuse_shared_password(settings, data, path)
     return settings
+
+
+def _beside(error: ValidationError, data: dict[str, object]) -> Iterator[str]:
+    """What is wrong beside the faults of single keys. Rules over several keys are not tried where one of them is wrong.
+
+    They are tried without the wrong ones, and nothing is said that speaks of one of those; the rules of a section
+    first, then, without what they refuse, those over sections.
+    """
+    told, gone, without = set(_problems(error)), set[str](), copy.deepcopy(data)
+    for _ in range(_RULES_DEEP):
+        gone |= {key for fault in error.errors(include_url=False) for key in _take_out(without, fault)}
+        file = _FROM_FILE.set(without)
+        try:
+            Settings()
+        except ValidationError as found:
+            error = found
+        else:
+            return
+        finally:
+            _FROM_FILE.reset(file)
+        speaks_of_one = re.compile(rf"\b({'|'.join(map(re.escape, sorted(gone))) or '(?!)'})\b")
+        new = [line for line in _problems(error) if line not in told and not speaks_of_one.search(line)]
+        told.update(new)
+        yield from new
+
+
+def _take_out(data: dict[str, object], fault: ErrorDetails) -> list[str]:
+    """Take what a fault is about out of `data`: the value of a key, or of those keys of a section that it names."""
+    place = data
+    for part in fault["loc"]:
+        value = place.get(str(part))
+        if not isinstance(value, dict):
+            found = [str(part)] if str(part) in place else []
+            break
+        place = value
+    else:
+        text = _explain(fault)
+        found = [key for key in place if place is not data and re.search(rf"\b{re.escape(key)}\b", text)]
+    for key in found:
+        del place[key]
+        if key == "url":  # without one no other rule of its section would be tried
+            place[key] = "http://localhost"
+    return found
 
 
 def report(problems: Sequence[str], path: Path | None) -> str:
@@ -198,21 +238,18 @@ def _parse(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path} is not TOML: {error}; see https://toml.io, or `tireless generate-config`") from None
 
 
-def _refuse_shared_password(settings: Settings, data: dict[str, object], path: Path | None) -> None:
+def _shared_password(data: dict[str, object], path: Path | None) -> Iterator[str]:
     """A database password inside a file that others may read is as open as the file."""
     database = data.get("database")
     inline = database.get("url") if isinstance(database, dict) else None
-    if path is None or not isinstance(inline, str) or settings.database.url is None:
-        return
-    if password_of(inline) is None:
+    if path is None or not isinstance(inline, str) or password_of(inline) is None:
         return
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        problem = (
+        yield (
             f"database.url: it holds a password, and others can read or change {path} (mode {mode:03o}); "
             f"run `chmod 600 {path}`, or put the address into a file of its own and name it as url_file"
         )
-        raise ConfigError(report([problem], path))
 
 
 def password_of(address: str) -> str | None:

@@ -177,19 +177,15 @@ class ForgeSection(Section):
         return value
 
     @model_validator(mode="after")
-    def _topics_of_whom(self) -> Self:
-        if self.topics and not self.owners:
-            # anybody can give a repository of his own any topic, and make the bot a writer there
-            raise ValueError("topics choose among the repositories of owners: name those as well")
-        return self
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
+    def _fits_together(self) -> Self:
         faults = [
             f"{key}_file and {key}_env are both set; keep one"
             for key in ("token", "webhook_secret", "git_token")
             if getattr(self, f"{key}_file") is not None and getattr(self, f"{key}_env") is not None
         ]
+        if self.topics and not self.owners:
+            # anybody can give a repository of his own any topic, and make the bot a writer there
+            faults.append("topics choose among the repositories of owners: name those as well")
         if faults:
             raise Faults(faults)
         return self
