@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -56,3 +57,8 @@ def own_comments(comments: Iterable[Comment], bot_id: int, number: int) -> list[
         ((each, marker) for each, marker in found if marker is not None and marker.number == number),
         key=lambda pair: pair[0].id,
     )
+
+
+def comment_hash(body: str) -> str:
+    """What is kept of a comment's text, to see whether it still stands there: SHA-256, hex."""
+    return hashlib.sha256(body.encode()).hexdigest()

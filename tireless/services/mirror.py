@@ -5,7 +5,6 @@ It never reads a label to decide about a job, touches no label but the seven sta
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from tireless.domain.delivery import read_child_line
 from tireless.domain.issue import Comment, IssueState, Person, Snapshot
 from tireless.domain.job import State, Status
 from tireless.domain.labels import label_specs, read, status_diff, status_label
-from tireless.domain.marker import Marker, own_comments
+from tireless.domain.marker import Marker, comment_hash, own_comments
 from tireless.errors import ForgeDenied, ForgeError, ForgeRejected, ForgeUnavailable, Moved, NotFound
 from tireless.forge.base import Forge
 from tireless.services.labelling import LabelBook
@@ -377,4 +376,4 @@ def _says(comment: Comment | None, text: str) -> bool:
 
 
 def _hash(text: str | None) -> str | None:
-    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
+    return None if text is None else comment_hash(text)

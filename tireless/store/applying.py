@@ -19,9 +19,10 @@ from tireless.domain.decision import (
     Triage,
     Unpark,
 )
-from tireless.domain.issue import IssueState, Snapshot, TimelineEntry
+from tireless.domain.issue import EntryKind, IssueState, Snapshot, TimelineEntry
 from tireless.domain.job import State
 from tireless.domain.labels import Role, meaning, read
+from tireless.domain.marker import comment_hash
 from tireless.domain.routing import Route
 from tireless.store.db import Connection
 from tireless.store.dependencies import look_at_dependents, refresh_own_waits, store_dependencies
@@ -31,7 +32,7 @@ from tireless.store.known import Known
 from tireless.store.look import Ring, notify
 from tireless.store.pace import too_often
 from tireless.store.reading import Reading, Rules
-from tireless.store.tell import status_seen
+from tireless.store.tell import forge_shows
 
 
 async def apply(
@@ -73,7 +74,7 @@ async def apply(
     statuses = [
         said.value for one in snapshot.labels if (said := meaning(one.name, scheme)) and said.role is Role.STATUS
     ]
-    await status_seen(conn, issue_id, statuses)
+    await forge_shows(conn, issue_id, statuses, comments=_bots_own(reading, rules), asked_at=reading.asked_at)
     if known.open is not None and known.open is not (snapshot.state is IssueState.OPEN):
         why = "what blocks it was closed or opened"
         await look_at_dependents(conn, known.repository_id, snapshot.number, why=why, ring=ring)
@@ -207,6 +208,17 @@ async def _tell_kin(conn: Connection, snapshot: Snapshot, known: Known, ring: Ri
     is_open = snapshot.state is IssueState.OPEN
     if known.open is not is_open or known.standing.live is not None:
         await refresh_waits(conn, known.plan_issue_id, ring=ring)
+
+
+def _bots_own(reading: Reading, rules: Rules) -> dict[int, str] | None:
+    """The bot's comments that were there; None where the timeline was not read."""
+    if reading.timeline is None or rules.policy.bot is None:
+        return None
+    return {
+        entry.id: comment_hash(entry.body)
+        for entry in reading.timeline
+        if entry.kind is EntryKind.COMMENT and rules.policy.is_bot(entry.actor)
+    }
 
 
 def _who(entry: TimelineEntry) -> dict[str, object]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from tireless.domain.comments import ChildPicture, JobPicture, Picture, shown_time
 from tireless.domain.issue import Label, RepoRef
@@ -312,7 +314,7 @@ async def put_off(conn: Connection, telling: Telling, *, wait_s: float, failures
     return await _one(conn, PUT_OFF, telling, wait_s=wait_s, failures=failures, error=error)
 
 
-# Nobody tells us that a comment was deleted or edited: what was told long ago of a live job is compared again.
+# Nobody may tell us that a comment was deleted or edited: what was told long ago of a live job is compared again.
 RECHECK = """
 WITH old AS MATERIALIZED (  -- from the live jobs, few beside all that was ever told
   SELECT m.issue_id
@@ -341,21 +343,38 @@ async def recheck(conn: Connection, *, after_s: float, limit: int = 100) -> int:
         return (await conn.execute(RECHECK, {"after_s": after_s, "limit": limit})).rowcount
 
 
-STATUS_SEEN = """
+# A telling that is newer than the reading has written what the reading shows otherwise.
+FORGE_SHOWS = """
 UPDATE mirror SET changed = changed + 1
  WHERE issue_id = %(issue_id)s AND changed = told
-   AND %(statuses)s::text[] IS DISTINCT FROM CASE WHEN told_status IS NULL THEN '{}' ELSE ARRAY[told_status] END
+   AND (%(statuses)s::text[] IS DISTINCT FROM CASE WHEN told_status IS NULL THEN '{}' ELSE ARRAY[told_status] END
+        OR (%(comments)s::jsonb IS NOT NULL AND comment_id IS NOT NULL AND told_comment IS NOT NULL
+            AND told_at < %(asked_at)s AND told_comment IS DISTINCT FROM %(comments)s::jsonb ->> comment_id::text))
 """
 
 
-async def status_seen(conn: Connection, issue_id: int, statuses: Sequence[str]) -> bool:
-    """What intake's last snapshot shows: the suffixes of the status labels on the issue. True: it is due for repair.
+async def forge_shows(
+    conn: Connection,
+    issue_id: int,
+    statuses: Sequence[str],
+    *,
+    comments: Mapping[int, str] | None = None,
+    asked_at: datetime | None = None,
+) -> bool:
+    """What intake's last reading shows of what was told. True: it is due for repair.
 
-    Due only when they differ from what was told and nothing is to be told anyway: the mirror's own writes wake nobody.
+    `statuses`: the suffixes of the status labels on the issue. `comments`: the bot's own by id, as `comment_hash` has
+    them, read after `asked_at`; None: nobody looked. Due only when they differ from what was told and nothing is to be
+    told anyway: the mirror's own writes wake nobody.
     """
-    values = {"issue_id": issue_id, "statuses": sorted(statuses)}
-    with translate(f"comparing the status labels of issue row {issue_id} with what was told"):
-        return (await conn.execute(STATUS_SEEN, values)).rowcount == 1
+    values = {
+        "issue_id": issue_id,
+        "statuses": sorted(statuses),
+        "comments": None if comments is None else Jsonb({str(number): text for number, text in comments.items()}),
+        "asked_at": asked_at,
+    }
+    with translate(f"comparing what issue row {issue_id} shows with what was told"):
+        return (await conn.execute(FORGE_SHOWS, values)).rowcount == 1
 
 
 async def _one(conn: Connection, statement: LiteralString, telling: Telling, **values: object) -> bool:
