@@ -107,12 +107,12 @@ async def test_a_runner_drains_under_its_watchdog(
     async with Running("serve", "--config", path, home=tmp_path) as serve:
         await serve.logged("page opened")
         await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
-        await serve.logged("job enqueued")
+        assert (await serve.logged("job enqueued"))["forge"] == "main"
         assert await serve.stop(signal.SIGTERM) == 0
     env = manager.environ(WATCHDOG_USEC="300000")
     async with Running("run", "--lane", "claude", "--config", path, home=tmp_path, env=env) as runner:
         await manager.hears("READY=1")
-        await runner.logged("job claimed")
+        assert (await runner.logged("job claimed"))["forge"] == "main"
         async with asyncio.timeout(LIMIT_S):
             while not (seen.exists() and seen.read_text()):
                 await manager.hears("WATCHDOG=1")

@@ -179,12 +179,12 @@ class Family(Carrying):
             try:
                 await self._forge.add_dependency(ref, on)
             except (NotFound, ForgeRejected) as error:
-                _log.info("dependency not shown", issue=str(ref), on=str(on), error=str(error))
+                _log.info("dependency not shown", forge=ref.repo.forge, issue=str(ref), on=str(on), error=str(error))
             except ForgeUnavailable as error:
                 # a 500 is also how it refuses two issues that would block each other, as an earlier plan may have it
                 if error.status != 500 or not any(each == ref for each, _ in await self._forge.dependencies(on)):
                     raise
-                _log.info("dependency not shown", issue=str(ref), on=str(on), error=str(error))
+                _log.info("dependency not shown", forge=ref.repo.forge, issue=str(ref), on=str(on), error=str(error))
         await self._fenced(lambda conn: child_rows.child_linked(conn, self._delivery, child.id))
 
     async def _now(self) -> datetime:

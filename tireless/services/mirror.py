@@ -121,12 +121,12 @@ class Mirror:
 
     async def _one(self, telling: Telling) -> None:
         forge = self._forges[telling.picture.repo.forge]
-        issue = f"{telling.picture.repo}#{telling.picture.number}"
+        about = {"forge": forge.name, "issue": f"{telling.picture.repo}#{telling.picture.number}"}
         try:
             await _Showing(self, forge, telling).show()
             self._patience.answered(forge.name)
         except _TakeLostError:
-            _log.info("mirror take lost", issue=issue)
+            _log.info("mirror take lost", **about)
         except ForgeError as error:
             if is_outage(error):
                 self._patience.failed(forge.name, error)
@@ -137,7 +137,7 @@ class Mirror:
                 await rows.put_off(conn, telling, wait_s=wait_s, failures=failures, error=said)
                 if is_doubtful(error):
                     await polls.doubt(conn, [telling.repository_id])
-            _log.warning("issue not mirrored", issue=issue, error=str(error), again_s=round(wait_s), failures=failures)
+            _log.warning("issue not mirrored", **about, error=str(error), again_s=round(wait_s), failures=failures)
 
     def _wait_s(self, error: ForgeError, failures: int) -> float:
         match error:
@@ -197,7 +197,12 @@ class _Showing:
         if told_before and differs and telling.repairs >= self._mirror._repairs_per_hour:
             said = f"repaired {telling.repairs} times within an hour and changed again each time; left alone for now"
             await self._record(status, _hash(text), contested=True, error=said)
-            _log.warning("mirror contested", issue=f"{self._repo}#{self._number}", repairs=telling.repairs)
+            _log.warning(
+                "mirror contested",
+                forge=self._repo.forge,
+                issue=f"{self._repo}#{self._number}",
+                repairs=telling.repairs,
+            )
             return
         await self._set_labels(snapshot, wanted.status)
         if text is not None and (wait_s := self._pace_s(comment, text)) > 0:

@@ -100,7 +100,7 @@ class Owners:
         try:
             await search.run(judged_by=judged_by, delay_s=self._poll_s * (0.9 + 0.2 * self._jitter()))
         except TakeLostError:
-            _log.info("search take lost", owner=row.owner)
+            _log.info("search take lost", forge=row.forge, owner=row.owner)
             return None
         except StoreUnavailable:
             raise  # not the owner's fault: the loop backs off, the take runs out
@@ -126,13 +126,13 @@ class Owners:
         try:
             shown = {each.id: each for each in await forge.repositories(row.owner)}
         except ForgeError as error:
-            _log.warning("owner's repositories not listed", owner=row.owner, error=str(error))
+            _log.warning("owner's repositories not listed", forge=row.forge, owner=row.owner, error=str(error))
             return
         doubtful = [each.id for each in watched if _differs(each, shown.get(each.forge_repo_id))]
         if doubtful:
             async with self._pool.connection() as conn:
                 await polls.doubt(conn, doubtful)
-            _log.info("repositories asked what they are", owner=row.owner, count=len(doubtful))
+            _log.info("repositories asked what they are", forge=row.forge, owner=row.owner, count=len(doubtful))
 
     async def failed(self, row: OwnerRow, error: ForgeError | StoreError, *, began: float) -> None:
         """A search that could not be ended is tried again; one that is refused, or fails on and on, is given up."""
@@ -148,7 +148,14 @@ class Owners:
             again_s = self._patience.wait_s(error, failures)
         async with self._pool.connection() as conn:
             await owners.owner_failed(conn, row, str(error), delay_s=again_s)
-        _log.warning("owner not searched", owner=row.owner, error=str(error), failures=failures, again_s=round(again_s))
+        _log.warning(
+            "owner not searched",
+            forge=row.forge,
+            owner=row.owner,
+            error=str(error),
+            failures=failures,
+            again_s=round(again_s),
+        )
 
     async def _give_up(self, row: OwnerRow, why: str) -> None:
         async with self._pool.connection() as conn:
@@ -259,7 +266,7 @@ class _Search:
         async with self._pool.connection() as conn, transaction(conn, doing):
             await owners.owner_polled(conn, row, to, began=began, judged_by=judged_by, delay_s=delay_s)
         made = sum(scan.made for scan in self._scans.values())
-        _log.debug("owner searched", owner=row.owner, issues=len(self._walk.seen), made=made)
+        _log.debug("owner searched", forge=row.forge, owner=row.owner, issues=len(self._walk.seen), made=made)
 
     async def _pages(self) -> datetime | None:
         """Read and take in all pages; the Date of the first."""
@@ -332,7 +339,7 @@ class _Search:
         self._served.pop(repo.forge_repo_id, None)
         async with self._pool.connection() as conn:
             await owners.leave(conn, [repo.id], fault)
-        _log.info("repository polled by itself", repository=str(repo.ref), error=fault)
+        _log.info("repository polled by itself", forge=repo.forge, repository=str(repo.ref), error=fault)
 
     def _scan(self, repo: RepoRow) -> Scan:
         if repo.forge_repo_id not in self._scans:

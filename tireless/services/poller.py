@@ -167,6 +167,7 @@ class Poller:
         """One poll of a taken repository, to its end or to its error; None after an error."""
         forge = self._forges[repo.forge]
         self._renamed.discard(repo.id)
+        about = {"forge": repo.forge, "repository": str(repo.ref)}
         began = self._patience.now()
         try:
             rules = await self._rules_of(forge)
@@ -184,7 +185,7 @@ class Poller:
             )
             scanned = await scan.run()
         except TakeLostError:
-            _log.info("poll take lost", repository=str(repo.ref))
+            _log.info("poll take lost", **about)
             return None
         except SetAsideError as why:
             await self._set_aside(repo, forge, str(why))
@@ -217,7 +218,7 @@ class Poller:
                 began=scanned.began if scanned.whole else None,
                 asked=scanned.asked,
             )
-        _log.debug("repository polled", repository=str(repo.ref), issues=scanned.issues, made=scanned.made, full=full)
+        _log.debug("repository polled", **about, issues=scanned.issues, made=scanned.made, full=full)
         return scanned
 
     async def _set_aside(self, repo: RepoRow, forge: Forge, reason: str) -> None:
@@ -228,7 +229,7 @@ class Poller:
             await repos.mark_unreadable(conn, repo.id, reason)
             await polls.set_aside(conn, repo, delay_s=delay_s)
         if repo.readable:
-            _log.warning("repository set aside", repository=str(repo.ref), reason=reason)
+            _log.warning("repository set aside", forge=repo.forge, repository=str(repo.ref), reason=reason)
 
     async def _failed(
         self, repo: RepoRow, forge: Forge, error: ForgeError | ReplacedError | StoreError, *, began: float
@@ -250,6 +251,7 @@ class Poller:
             await polls.poll_failed(conn, repo, str(error), delay_s=again_s)
         _log.warning(
             "repository not polled",
+            forge=repo.forge,
             repository=str(repo.ref),
             error=str(error),
             failures=repo.poll_failures + 1,
@@ -328,7 +330,7 @@ class Poller:
         except StoreUnavailable:
             raise  # not the issue's fault; the take runs out
         except Exception as error:  # noqa: BLE001 - the top of the loop over issues: one bad issue stops no other
-            _log.exception("issue not judged", issue=f"{repo.ref}#{look.number}")
+            _log.exception("issue not judged", forge=repo.forge, issue=f"{repo.ref}#{look.number}")
             await self._put_off(look, repo, error, asked_at)
 
     async def _absent(self, look: Look, repo: RepoRow, forge: Forge, error: NotFound, asked_at: datetime) -> None:
@@ -361,7 +363,13 @@ class Poller:
             delay_s = doubling(look.failures + 1, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S) * (0.5 + self._jitter() / 2)
         async with self._pool.connection() as conn:
             await looks.put_off(conn, look, error=said(error), delay_s=delay_s, asked_at=asked_at)
-        _log.warning("look put off", issue=f"{repo.ref}#{look.number}", error=said(error), again_s=round(delay_s))
+        _log.warning(
+            "look put off",
+            forge=repo.forge,
+            issue=f"{repo.ref}#{look.number}",
+            error=said(error),
+            again_s=round(delay_s),
+        )
 
     async def _offset(self, forge: Forge, repo: RepoRow) -> timedelta:
         """The forge's clock minus ours; one cheap request tells where no poll of this process has yet."""

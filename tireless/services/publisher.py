@@ -82,7 +82,7 @@ class Publisher:
 
     async def _one(self, delivery: Delivery) -> None:
         forge = self._forges[delivery.repo.forge]
-        facts = {"job": delivery.job_id, "issue": f"{delivery.repo}#{delivery.number}"}
+        facts = {"job": delivery.job_id, "forge": forge.name, "issue": f"{delivery.repo}#{delivery.number}"}
         try:
             made = await self._carry_out(forge, delivery)
             self._patience.answered(forge.name)
@@ -172,7 +172,12 @@ class Publisher:
                 if not branch.keep:
                     await self._delete(forge, branch)
             except ForgeError as error:
-                facts = {"branch": branch.branch, "repository": str(branch.repo), "error": str(error)}
+                facts = {
+                    "forge": branch.repo.forge,
+                    "branch": branch.branch,
+                    "repository": str(branch.repo),
+                    "error": str(error),
+                }
                 if isinstance(error, ForgeUnavailable | ForgeGarbled | Moved):
                     self._patience.failed(forge.name, error)
                     _log.warning("branch not deleted", **facts)
@@ -186,4 +191,4 @@ class Publisher:
         """Delete a branch that still is as the attempt pushed it: on another commit somebody works on it."""
         if await forge.branch_head(branch.repo, branch.branch) == branch.commit_sha:
             await forge.delete_branch(branch.repo, branch.branch)
-            _log.info("stale branch deleted", branch=branch.branch, repository=str(branch.repo))
+            _log.info("stale branch deleted", forge=forge.name, branch=branch.branch, repository=str(branch.repo))

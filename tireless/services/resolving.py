@@ -28,7 +28,7 @@ async def resolve(pool: Pool, forge: Forge, repo: RepoRow, error: Exception, *, 
         if not moved and isinstance(error, ForgeDenied | NotFound):
             await repos.mark_unreadable(conn, repo.id, reason)
     if moved:
-        _log.info("repository renamed", before=str(repo.ref), after=f"{found.owner}/{found.name}")
+        _log.info("repository renamed", forge=repo.forge, before=str(repo.ref), after=f"{found.owner}/{found.name}")
     return moved
 
 
@@ -44,6 +44,6 @@ async def _lost(pool: Pool, forge: Forge, repo: RepoRow, refused: ForgeError, *,
         if other is not None and other.id != repo.forge_repo_id:
             # Made again: it starts clean, the old one keeps its history and is not watched any more.
             await repos.replace_repository(conn, repo, other, require_opt_in=require_opt_in)
-            _log.info("repository made again", repository=str(repo.ref), id=other.id)
+            _log.info("repository made again", forge=repo.forge, repository=str(repo.ref), id=other.id)
         else:
             await repos.mark_unreadable(conn, repo.id, str(refused))

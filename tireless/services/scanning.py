@@ -206,7 +206,12 @@ class Scan:
             for bad in page.malformed:
                 if bad.number:
                     await looks.fail_look(conn, self._repo.id, bad.number, why="unreadable in a list", error=bad.error)
-                _log.warning("issue not readable", issue=f"{self._repo.ref}#{bad.number}", error=bad.error)
+                _log.warning(
+                    "issue not readable",
+                    forge=self._repo.forge,
+                    issue=f"{self._repo.ref}#{bad.number}",
+                    error=bad.error,
+                )
             skip: frozenset[int] = frozenset()
             if not self._anew:
                 skip = await polls.unchanged(conn, self._repo.id, fresh, live_too=not self._full)
@@ -257,7 +262,9 @@ class Scan:
             raise
         except StoreError as error:
             # One of them is bad: by itself each is stored, or remembered as a look with its error.
-            _log.warning("page not stored at once", repository=str(self._repo.ref), error=str(error))
+            _log.warning(
+                "page not stored at once", forge=self._repo.forge, repository=str(self._repo.ref), error=str(error)
+            )
             return frozenset()
 
     async def _take(self, seen: Seen, timeline: tuple[TimelineEntry, ...] | None = None) -> None:
@@ -266,7 +273,7 @@ class Scan:
         if taken is not None:
             self.made += taken.made
             if taken.made:
-                _log.info("job enqueued", issue=f"{self._repo.ref}#{number}")
+                _log.info("job enqueued", forge=self._repo.forge, issue=f"{self._repo.ref}#{number}")
 
     async def _guarded(self, number: int, doing: Awaitable[T]) -> T | None:
         """What is wrong with one issue is remembered as a look and holds up nothing else: None."""
@@ -284,7 +291,7 @@ class Scan:
                 raise
             await self._fail(number, error)
         except Exception as error:  # noqa: BLE001 - the top of the loop over issues: one bad issue stops no other
-            _log.exception("issue not taken in", issue=f"{self._repo.ref}#{number}")
+            _log.exception("issue not taken in", forge=self._repo.forge, issue=f"{self._repo.ref}#{number}")
             await self._fail(number, error)
         else:
             self._failures = 0

@@ -90,7 +90,8 @@ class Worker:
     async def work(self, held: Held) -> Worked:
         """The whole of one claim. StoreError when the database refused a word, or stayed away for too long."""
         claim, work = held.claim, _Work(held, IssueRef(held.claim.repo, held.claim.number))
-        with bound_contextvars(job=claim.job_id, attempt=claim.attempts, issue=str(work.issue), lane=claim.lane):
+        where = {"forge": claim.repo.forge, "issue": str(work.issue), "lane": claim.lane}
+        with bound_contextvars(job=claim.job_id, attempt=claim.attempts, **where):
             began = boottime()
             _log.info("job claimed", kind=claim.kind.value, claim_no=claim.claim_no)
             try:
