@@ -50,7 +50,7 @@ def readyz(pulses: Pulses, pool: Pool) -> Callable[[Request], Awaitable[Response
             async with asyncio.timeout(_ASK_S), pool.connection() as conn:
                 await clock(conn)
         except (StoreError, TimeoutError) as error:
-            missing.append(f"the database does not answer: {error or 'no answer in time'}")
+            missing.append(f"the database does not answer: {str(error) or f'no answer within {_ASK_S:g} s'}")
         return JSONResponse({"ok": not missing, "missing": missing}, 503 if missing else 200)
 
     return answer
