@@ -313,30 +313,27 @@ class _Search:
 
     async def _take_held(self) -> None:
         """What asked for work on the pages until now."""
-        scans = [(scan, self._served.get(where)) for where, scan in self._scans.items() if len(scan.held)]
-        parts = [
-            self._take_part(repo, len(scan.held), partial(scan.take_held, self._keep))
-            for scan, repo in scans
-            if repo is not None
-        ]
-        await _all(parts)
+        held = [(self._served[where], scan) for where, scan in self._scans.items() if len(scan.held)]
+        await _all(self._take_part(repo, len(scan.held), partial(scan.take_held, self._keep)) for repo, scan in held)
 
     async def _take_part(self, repo: RepoRow, count: int, take: Callable[[], Awaitable[None]]) -> None:
         """Some issues of one repository. A few beside each other: one that hangs holds up no other."""
         async with self._gate:
             await self._keep()
+            within_s = PART_S * max(1.0, count / PAGE)
             try:
-                async with asyncio.timeout(PART_S * max(1.0, count / PAGE)):
+                async with asyncio.timeout(within_s):
                     await take()
                 return
             except TimeoutError:
-                fault = f"its issues took longer than {PART_S:.0f} s"
+                fault = f"its issues took longer than {within_s:.0f} s"
             except ReplacedError:
                 fault = "another issue has the number of a known one"
             except ForgeError as error:
                 fault = str(error)
         # Renamed, made again, hanging, refused: its own poll finds out what that means, the others go on.
         self._served.pop(repo.forge_repo_id, None)
+        self._scan(repo).held.drain()
         async with self._pool.connection() as conn:
             await owners.leave(conn, [repo.id], fault)
         _log.info("repository polled by itself", forge=repo.forge, repository=str(repo.ref), error=fault)
