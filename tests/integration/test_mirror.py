@@ -17,6 +17,7 @@ from tireless.domain.comments import TWIN, Voice, tell
 from tireless.domain.job import Status
 from tireless.domain.marker import Marker, read_marker
 from tireless.store import tell as store
+from tireless.store.explaining import explain
 
 LABELS = ("tireless/go", "tireless/implement")
 
@@ -335,6 +336,8 @@ async def test_another_installations_comment_keeps_us_away(both: Both) -> None:
     assert {each.method for each in both.loopback.requests(after=before)} == {"GET"}
     assert (await shown(both, number))[1] == body
     assert "the installation tireless/" in str((await both.mirror_row(made.issue_id))["error"])
+    (said,) = (await explain(both.conn, both.repo.path, made.number, scheme=VOICE.scheme)).warnings
+    assert said.startswith("Its status label and comment are not kept up to date: the installation tireless/ keeps the")
 
 
 async def test_a_fresh_database_finds_the_comment_and_keeps_its_marks(both: Both) -> None:

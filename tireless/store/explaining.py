@@ -11,6 +11,7 @@ from psycopg.rows import DictRow, dict_row
 
 from tireless.domain.comments import left_open_sentence, publishing_details
 from tireless.domain.gates import GATES, TRIAGE_CODES, Details, Judged, triage_sentence, warning_sentences
+from tireless.domain.inert import one_line
 from tireless.domain.issue import Label
 from tireless.domain.labels import LabelScheme, read
 from tireless.domain.steps import Now
@@ -19,6 +20,8 @@ from tireless.store.db import Connection, translate
 from tireless.store.freshness import Freshness, freshness
 from tireless.store.inspect_places import ALIVE_S
 from tireless.store.lanes import HoldRow, hold_rows
+
+_WHY_MAX = 500
 
 _JOB_GATES = frozenset(gate.code for gate in GATES[[gate.code for gate in GATES].index("ended") :])
 
@@ -67,8 +70,9 @@ SELECT r.id, r.forge, r.owner || '/' || r.name AS repo, r.tracked, r.readable, r
 """
 ISSUE = """
 SELECT i.id, i.title, i.url, i.open, i.asked, i.labels, i.triage_code, i.triage_details,
-       i.content_hash = i.approved_hash AS approved
-  FROM issue i WHERE i.repository_id = %(repository_id)s AND i.number = %(number)s
+       i.content_hash = i.approved_hash AS approved, m.error AS untold
+  FROM issue i LEFT JOIN mirror m ON m.issue_id = i.id
+ WHERE i.repository_id = %(repository_id)s AND i.number = %(number)s
 """
 NEWEST_JOB = """
 SELECT j.id, j.state, j.reason, j.kind, j.lane, j.parked, j.hold, j.waits_for, j.repository_full, j.day_limit,
@@ -138,7 +142,7 @@ async def explain(
         place=None if ahead is None else ahead + 1,
         runners=len(serving),
         setup_holds=setup_holds,
-        warnings=(*warning_sentences(details, scheme), *_left_open(job)),
+        warnings=(*warning_sentences(details, scheme), *_left_open(job), *_untold(issue)),
         fresh=fresh,
     )
 
@@ -147,6 +151,13 @@ def told_of(fresh: Freshness) -> dict[str, object]:
     """What gates.next_reading wants to know, shown as people read it."""
     told = {"as_of": _shown(fresh.as_of), "next": _shown(fresh.next_at), "fault": fresh.fault}
     return {**told, "under_way": fresh.under_way, "late": fresh.late}
+
+
+def _untold(issue: DictRow | None) -> list[str]:
+    """Why what the forge shows may be old, or is missing: another installation keeps it, a refusal, an outage."""
+    if issue is None or not issue["untold"]:
+        return []
+    return [f"Its status label and comment are not kept up to date: {one_line(issue['untold'], _WHY_MAX).rstrip('.')}."]
 
 
 def _left_open(job: DictRow | None) -> list[str]:
