@@ -176,18 +176,32 @@ RETURNS int LANGUAGE sql AS $$
 $$;
 
 -- Wake as many waiting jobs of a repository, in each lane, as there is room for; the first of them, by priority and age.
+-- Where there is none, those that wait say for what, some at a time: what they stepped aside for may be another limit's now.
 -- The caller holds the repository's lock. How many woke.
 CREATE FUNCTION wake_repository(of_repository bigint, by text) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
   r     repository;
+  free  int;
+  runs  int;
   room  int;
   of_lane text := '';
   moved int;
   woken int := 0;
 BEGIN
   SELECT * INTO STRICT r FROM repository WHERE id = of_repository;
+  free := r.max_running - running_in_repository(r.id);
+  runs := r.max_runs_per_day - runs_today(r.id);
   -- 100 a step where nothing limits; greatest() would ignore a null, least() does so on purpose.
-  room := least(100, r.max_running - running_in_repository(r.id), r.max_runs_per_day - runs_today(r.id));
+  room := least(100, free, runs);
+  IF room <= 0 THEN
+    UPDATE job SET repository_full = coalesce(free <= 0, false), day_limit = coalesce(runs <= 0, false)
+     WHERE id = ANY (ARRAY(
+       SELECT j.id FROM job j
+        WHERE j.state = 'waiting' AND (j.repository_full OR j.day_limit) AND j.repository_id = r.id
+          AND (j.repository_full, j.day_limit) <> (coalesce(free <= 0, false), coalesce(runs <= 0, false))
+        ORDER BY j.lane, j.priority DESC, j.id LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED));
+    RETURN 0;
+  END IF;
   LOOP
     -- From lane to lane by the index: DISTINCT would walk every job that waits.
     SELECT j.lane INTO of_lane FROM job j

@@ -104,3 +104,16 @@ async def test_all_of_them_run_one_after_another(conn: Connection) -> None:
     assert ran == sorted(ran)
     assert len(ran) == 61
     assert await wake_full(conn) == 0
+
+
+async def test_what_waits_says_for_which_limit(conn: Connection) -> None:
+    """They stepped aside for what runs; when it has ended and the day's runs are used up, they say so, all of them."""
+    running = await full(conn, 250)
+    await rows.repository(conn, "acme/full", max_running=1, max_runs_per_day=1)
+    assert await settle(conn, running.job_id, running.token, Ending(outcome=Outcome.FAILED)) is Answer.DONE
+    for _ in range(3):
+        await wake_full(conn)
+    reasons = await rows.rows(conn, "SELECT reason, count(*) FROM job WHERE state = 'waiting' GROUP BY 1")
+    assert reasons == [{"reason": "day_limit", "count": 250}]
+    await rows.repository(conn, "acme/full", max_running=1, max_runs_per_day=5)
+    assert await wake_full(conn) == 1
