@@ -17,6 +17,7 @@ from tireless.domain.comments import TWIN, Voice, tell
 from tireless.domain.job import Status
 from tireless.domain.marker import Marker, read_marker
 from tireless.store import tell as store
+from tireless.store.comparing import forge_shows
 from tireless.store.explaining import explain
 
 LABELS = ("tireless/go", "tireless/implement")
@@ -199,7 +200,7 @@ async def test_a_status_label_set_by_hand_is_repaired(both: Both, wrong: Status)
     made, number = await queued(both)
     await drain(both.mirror().tick)
     await both.stage.alice.add_labels(both.repo.path, number, both.labels[f"tireless/status/{wrong}"])
-    assert await store.forge_shows(both.conn, made.issue_id, [wrong.value])
+    assert await forge_shows(both.conn, made.issue_id, [wrong.value])
     await drain(both.mirror().tick)
     assert (await shown(both, number))[0] == ["tireless/status/queued"]
     assert (await both.mirror_row(made.issue_id))["repairs"] == 1
@@ -209,10 +210,10 @@ async def test_what_intake_sees_of_the_mirrors_own_writing_makes_nothing_due(bot
     """A snapshot with the status label that was told wakes nobody; one with another, with two or with none does."""
     made, _ = await queued(both)
     await drain(both.mirror().tick)
-    assert not await store.forge_shows(both.conn, made.issue_id, ["queued"])
+    assert not await forge_shows(both.conn, made.issue_id, ["queued"])
     for statuses in ([], ["running"], ["queued", "running"]):
-        assert await store.forge_shows(both.conn, made.issue_id, statuses)
-        assert not await store.forge_shows(both.conn, made.issue_id, statuses), "due already"
+        assert await forge_shows(both.conn, made.issue_id, statuses)
+        assert not await forge_shows(both.conn, made.issue_id, statuses), "due already"
         await drain(both.mirror().tick)
 
 
@@ -273,7 +274,7 @@ async def test_a_fight_over_a_label_is_given_up_for_an_hour(both: Both) -> None:
     await drain(both.mirror().tick)
     for _ in range(8):
         await both.stage.alice.add_labels(both.repo.path, number, both.labels["tireless/status/failed"])
-        await store.forge_shows(both.conn, made.issue_id, ["failed"])
+        await forge_shows(both.conn, made.issue_id, ["failed"])
         await drain(both.mirror().tick)
     row = await both.mirror_row(made.issue_id)
     assert (row["contested"], row["repairs"]) == (True, 6)
@@ -283,7 +284,7 @@ async def test_a_fight_over_a_label_is_given_up_for_an_hour(both: Both) -> None:
     assert (await shown(both, number))[0] == ["tireless/status/parked"]
     await both.conn.execute("UPDATE mirror SET repairs_since = repairs_since - interval '2 hours'")
     await both.stage.alice.add_labels(both.repo.path, number, both.labels["tireless/status/failed"])
-    await store.forge_shows(both.conn, made.issue_id, ["failed"])
+    await forge_shows(both.conn, made.issue_id, ["failed"])
     await drain(both.mirror().tick)
     assert (await shown(both, number))[0] == ["tireless/status/parked"]
     assert not (await both.mirror_row(made.issue_id))["contested"]
@@ -296,7 +297,7 @@ async def test_a_fight_is_taken_up_again_after_an_hour(both: Both) -> None:
     await drain(both.mirror().tick)
     for _ in range(7):
         await both.stage.alice.add_labels(both.repo.path, number, both.labels["tireless/status/running"])
-        await store.forge_shows(both.conn, made.issue_id, ["running"])
+        await forge_shows(both.conn, made.issue_id, ["running"])
         await drain(both.mirror().tick)
     assert (await both.mirror_row(made.issue_id))["contested"]
     await drain(both.mirror().tick)

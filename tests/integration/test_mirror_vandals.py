@@ -12,8 +12,8 @@ from tireless.domain.comments import Voice
 from tireless.domain.issue import Comment
 from tireless.domain.marker import comment_hash, own_comments
 from tireless.services.mirror import Mirror
+from tireless.store.comparing import forge_shows
 from tireless.store.look import write_look
-from tireless.store.tell import forge_shows
 
 
 def mirror_of(ingest: Ingest) -> Mirror:

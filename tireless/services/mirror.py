@@ -24,6 +24,7 @@ from tireless.services.patience import MOVED_S, Patience, is_doubtful, is_outage
 from tireless.services.whom import Whom
 from tireless.store import polls
 from tireless.store import tell as rows
+from tireless.store.comparing import recheck
 from tireless.store.db import Connection, Pool
 from tireless.store.lanes import lane_marks, mark_lane
 from tireless.store.tell import Telling
@@ -115,7 +116,7 @@ class Mirror:
         """Now and then, not on every wake: it walks the live jobs."""
         if time.monotonic() < self._recheck_at:
             return False
-        found = await rows.recheck(conn, after_s=self._recheck_s)
+        found = await recheck(conn, after_s=self._recheck_s)
         self._recheck_at = 0.0 if found else time.monotonic() + self._recheck_s / RECHECKS
         return found > 0
 

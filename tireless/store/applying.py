@@ -24,6 +24,7 @@ from tireless.domain.job import State
 from tireless.domain.labels import Role, meaning, read
 from tireless.domain.marker import comment_hash
 from tireless.domain.routing import Route
+from tireless.store.comparing import forge_shows
 from tireless.store.db import Connection
 from tireless.store.dependencies import look_at_dependents, refresh_own_waits, store_dependencies
 from tireless.store.issues import end_child, new_request, request_answered, store_answers, store_issue, store_verdicts
@@ -32,7 +33,6 @@ from tireless.store.known import Known
 from tireless.store.look import Ring, notify
 from tireless.store.pace import too_often
 from tireless.store.reading import Reading, Rules
-from tireless.store.tell import forge_shows
 
 
 async def apply(
