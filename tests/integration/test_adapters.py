@@ -425,15 +425,37 @@ async def test_grandchild_with_the_output_holds_nothing_up(desk: Desk) -> None:
     await asyncio.wait_for(all_gone([int(child.read_text())]), LIMIT_S)
 
 
+async def there(path: Path) -> None:
+    """Wait until another process has made this file."""
+    async with asyncio.timeout(LIMIT_S):
+        while not path.exists():  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.02)
+
+
+async def test_what_was_said_before_a_signal_counts_though_it_was_not_read_yet(desk: Desk) -> None:
+    """An adapter that had no time to read (here it is stopped) reads what its program said before it dies itself."""
+    go, hang = desk.root / "go", desk.root / "hang"
+    steps = [{"until": str(go)}, s.STEP, s.text("So."), s.step_ends(), {"hang": str(hang)}]
+    process = desk.begin("opencode", steps)
+    await there(desk.script.with_suffix(".seen"))
+    process.send_signal(signal.SIGSTOP)
+    go.touch()
+    await there(hang)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    came = await asyncio.to_thread(desk.came, process)
+    assert came.code == -signal.SIGTERM
+    assert came.result is not None
+    assert (came.result["outcome"], came.result["usage"]["usd"]) == ("retry", 0.000138)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="watches processes by pidfd")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_signal_takes_the_program_along(desk: Desk, number: signal.Signals) -> None:
     """The adapter dies by the signal it got, the program with it; what the run has cost is handed back."""
     hang = desk.root / "hang"
     process = desk.begin("opencode", [s.STEP, s.text("So."), s.step_ends(), {"hang": str(hang)}])
-    async with asyncio.timeout(LIMIT_S):
-        while not hang.exists():  # noqa: ASYNC110 - a file that another process makes
-            await asyncio.sleep(0.02)
+    await there(hang)
     process.send_signal(number)
     came = await asyncio.to_thread(desk.came, process)
     assert came.code == -number

@@ -46,6 +46,9 @@ def act(step: dict[str, Any]) -> int | None:
             # Holds the output open, and dies by nothing but a signal.
             child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"])
             Path(name).write_text(str(child.pid))
+        case {"until": name}:
+            while not Path(name).exists():
+                time.sleep(0.02)
         case {"hang": name}:
             Path(f"{name}.new").write_text(str(os.getpid()))
             Path(f"{name}.new").rename(name)

@@ -170,23 +170,29 @@ class Run:
                     over = None  # it went on after all
                 waiting.select(_TICK_S)
         self._drain(out)
+        if self._stopped is not None:
+            # What it has cost may not have been read yet. One read takes all that a pipe holds, and no more of a flood.
+            self._read_piece(out)
         for line in self._lines.close():
             self._take(line)
         self._seen.broken += self._lines.skipped
 
     def _drain(self, out: int) -> bool:
         """Read what there is; False at the end of the output. A grandchild may hold it open: never waited for."""
-        while True:
-            if self._stopped is not None:
-                return True
-            try:
-                piece = os.read(out, 1 << 20)
-            except BlockingIOError:
-                return True
-            if not piece:
-                return False
-            for line in self._lines.feed(piece):
-                self._take(line)
+        while self._stopped is None:
+            if (size := self._read_piece(out)) <= 0:
+                return size < 0
+        return True
+
+    def _read_piece(self, out: int) -> int:
+        """Take in one read: how many bytes it gave, 0 at the end of the output, -1 when there is nothing now."""
+        try:
+            piece = os.read(out, 1 << 20)
+        except BlockingIOError:
+            return -1
+        for line in self._lines.feed(piece):
+            self._take(line)
+        return len(piece)
 
     def _take(self, line: bytes) -> None:
         if not line.strip():
