@@ -24,12 +24,12 @@ in safe mode.
 
 APART = """## What is not comparable
 
-- **Workers** are the slots of one runner's process, as services/runner.py and services/settling.py have it: a job takes
-  minutes, so a worker holds one job; whoever is free is claimed for in one statement, and ends that are due at the same
-  moment go in one, for which nobody is waited. Work in between is nothing, so that they are always due at once: agents
-  that take minutes seldom are, and then it is as in *each for itself*, where each worker claims and settles over a
-  connection of its own, in two round trips and two commits a job. Either way a job is written twice, an attempt twice,
-  two events, a look and the mirror's mark; one job in ten ends as rejected, which writes the breaker and goes alone.
+- **Workers** have a connection each: a job takes minutes, so a worker holds one, and costs two round trips and two
+  commits. **A runner of 16 slots** is its process, as services/runner.py and services/settling.py have it, over a pool
+  that looks at a connection before it lends it: whoever is free is claimed for in one statement, and ends that are due
+  at the same moment go in one, for which nobody is waited. Work in between is nothing, so that they are always due at
+  once; agents that take minutes seldom are. Either way a job is written twice, an attempt twice, two events, a look and
+  the mirror's mark; one job in ten ends as rejected, which writes the breaker and goes alone.
 - **The bare limit** is pgbench, a program in C on the same cores: two prepared statements on a table of seven columns
   with one partial index, no attempt, no event, no check of a limit. A server on another machine changes every ratio.
 - **procrastinate** writes an event row at each of three transitions and sends two notifications an insert. A worker of
@@ -38,7 +38,7 @@ APART = """## What is not comparable
   hook of ours, of which its documents do not speak, that turns this off.
 - **pgqueuer** deletes a finished job and keeps rows in a log, writes ends in batches (up to 100 ms late), and runs on
   uvloop and asyncpg. A crash runs up to a batch again, and its ends are not fenced. *batches of 1* is the nearest to
-  one by one. Its enqueue by page is published beside ours and promised nothing.
+  a job each. Its enqueue by page is published beside ours and promised nothing.
 - **A limited lane** gives each claim a place of its own, so that the limit holds at every moment; procrastinate has no
   limit over several workers, it is compared by its ordinary drain.
 - **Enqueue** of tireless is the store's `enqueue`: the job with its event, turn and mirror, in one statement. That its
@@ -102,7 +102,8 @@ def markdown(figures: Figures, around: Circumstances) -> str:
     """The document above the marker."""
     parts = [HEAD.format(words=f" {around.words}" if around.words else "", load=_load(around))]
     parts += ["## Promised ratios\n", ratio_table(ratios(figures)), "", "## Figures\n"]
-    parts.append(f"Medians of {_rounds(figures)} rounds; in brackets the lowest and the highest one. p99 is by rank.\n")
+    rounds = f"Medians of {_rounds(figures)} rounds (fewer where time ran out)"
+    parts.append(f"{rounds}; in brackets the lowest and the highest one. p99 is by rank.\n")
     parts += [figure_table(figures), ""]
     if around.missing:
         parts.append(f"Not installed, so not measured: {', '.join(around.missing)}.\n")
@@ -140,7 +141,7 @@ def figure_table(figures: Figures) -> str:
 def panels(figures: Figures) -> list[Panel]:
     """The plot: who is how fast, with an empty table."""
     chosen = [
-        ("Claim + finish, one by one: jobs/s", (GROUPS[0],), "jobs/s"),
+        ("Claim + finish, a job each: jobs/s", (GROUPS[0],), "jobs/s"),
         ("Batches: jobs/s", ("batches",), "jobs/s"),
         ("Committed enqueue → claimed by an idle runner: ms", ("latency",), "ms"),
     ]

@@ -14,9 +14,9 @@ PROCRASTINATE = "procrastinate"
 PGQUEUER = "pgqueuer"
 
 GROUPS = (
-    "16 workers, one by one",
-    "4 workers, one by one",
-    "1 worker, one by one",
+    "16 workers, a job each",
+    "4 workers, a job each",
+    "1 worker, a job each",
     "batches",
     "enqueue",
     "latency",
@@ -150,14 +150,14 @@ class Promise:
 
 
 PROMISES = (
-    Promise("open lane / bare limit", (OURS, "open 16"), (BARE, "pair 16"), 0.35),
-    Promise("open lane / procrastinate", (OURS, "open 16"), (PROCRASTINATE, "drain best"), 2.0),
-    Promise("open lane / procrastinate in autocommit", (OURS, "open 16"), (PROCRASTINATE, "drain tuned"), None),
-    Promise("open lane, each for itself / bare limit", (OURS, "open 16 apart"), (BARE, "pair 16"), None),
-    Promise("open lane, each for itself / procrastinate", (OURS, "open 16 apart"), (PROCRASTINATE, "drain best"), None),
-    Promise("limited lane / bare limit", (OURS, "limited 16"), (BARE, "pair 16"), 0.20),
-    Promise("limited lane / procrastinate", (OURS, "limited 16"), (PROCRASTINATE, "drain best"), 1.25),
-    Promise("limited lane / procrastinate in autocommit", (OURS, "limited 16"), (PROCRASTINATE, "drain tuned"), None),
+    Promise("open lane / bare limit", (OURS, "open run"), (BARE, "pair 16"), 0.35),
+    Promise("open lane / procrastinate", (OURS, "open run"), (PROCRASTINATE, "drain best"), 2.0),
+    Promise("open lane / procrastinate in autocommit", (OURS, "open run"), (PROCRASTINATE, "drain tuned"), None),
+    Promise("open lane, 16 workers / bare limit", (OURS, "open 16"), (BARE, "pair 16"), None),
+    Promise("open lane, 16 workers / procrastinate", (OURS, "open 16"), (PROCRASTINATE, "drain best"), None),
+    Promise("limited lane / bare limit", (OURS, "limited run"), (BARE, "pair 16"), 0.20),
+    Promise("limited lane / procrastinate", (OURS, "limited run"), (PROCRASTINATE, "drain best"), 1.25),
+    Promise("limited lane / procrastinate in autocommit", (OURS, "limited run"), (PROCRASTINATE, "drain tuned"), None),
     Promise("claims of 10 / pgqueuer's", (OURS, "claim 10"), (PGQUEUER, "claim 10"), 1.0),
     Promise("commit to claimed / procrastinate's", (OURS, "latency"), (PROCRASTINATE, "latency"), 1.0, at_most=True),
     Promise("commit to claimed / pgqueuer's", (OURS, "latency"), (PGQUEUER, "latency"), 1.0, at_most=True),

@@ -1,7 +1,7 @@
-"""tireless through its own store functions: every row is written, every fence asked, one round trip each.
+"""tireless through its own store functions: every row is written, every fence asked.
 
-Workers claim and settle over connections of the pool that production opens; one job in ten ends as rejected, so that
-the breaker is written, too.
+A worker has a connection and one round trip for each claim and each end; the slots of a runner share both, as in
+production. One job in ten ends as rejected, so that the breaker is written, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.sizes import Sizes
 from tireless.domain.outcome import Outcome
 from tireless.errors import StoreError
 from tireless.services.ringing import Bell
-from tireless.services.settling import Together
+from tireless.services.settling import Settling
 from tireless.store.claim import Claim, RunnerId, claim_next, renew_claim
 from tireless.store.db import Connection, Pool, pool
 from tireless.store.jobs import enqueue
@@ -78,12 +78,12 @@ class Ours:
         for workers, group in zip((GREATEST, 4, 1), GROUPS[:3], strict=True):
             who = f"{workers} worker{'s' if workers > 1 else ''}"
             for lane in (OPEN, LIMITED):
-                take = partial(self._process, lane, workers)
-                found.append(Measure(OURS, f"{lane} {workers}", group, f"{lane} lane, {who}", "jobs/s", take))
                 if workers == GREATEST:
-                    take = partial(self._drain, lane, workers)
-                    apart = f"{lane} lane, {who}, each for itself"
-                    found.append(Measure(OURS, f"{lane} {workers} apart", group, apart, "jobs/s", take))
+                    slots = f"{lane} lane, a runner of {workers} slots"
+                    take = partial(self._process, lane, workers)
+                    found.append(Measure(OURS, f"{lane} run", group, slots, "jobs/s", take))
+                take = partial(self._drain, lane, workers)
+                found.append(Measure(OURS, f"{lane} {workers}", group, f"{lane} lane, {who}", "jobs/s", take))
             if workers == GREATEST:
                 counted = f"open lane beside a repository with a limit, {who}"
                 take = partial(self._counted, workers)
@@ -260,7 +260,7 @@ class _Runner:
         self._lane = lane
         self._slots = slots
         self._ring = ring
-        self._together = Together(connections, ring, policy=_PATIENT)
+        self._settling = Settling(connections, ring, policy=_PATIENT)
         self._working: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
 
@@ -291,7 +291,7 @@ class _Runner:
         self._freed.set()
 
     async def _end(self, claim: Claim) -> None:
-        answer = await self._together.settle(claim.job_id, claim.token, _ending(claim))
+        answer = await self._settling.settle(claim.job_id, claim.token, _ending(claim))
         if answer is None:
             async with self._connections.connection() as conn:
                 await _settle(conn, [claim], self._ring)

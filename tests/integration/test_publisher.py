@@ -101,6 +101,22 @@ async def test_a_rerun_closes_its_predecessors_pull_request_with_a_link(both: Bo
     assert f"pulls/./{pull.number}" in said
 
 
+async def test_what_is_somebody_elses_under_an_earlier_number_is_left_alone(both: Both) -> None:
+    """A forge that was restored gives numbers away again: a stranger's pull request is no predecessor."""
+    first = await both.publishing()
+    await drain(both.publisher().tick)
+    branch = f"feature-{first.number}"
+    await both.stage.alice.commit(both.repo.path, "mine.txt", "x", new_branch=branch)
+    theirs = await both.stage.alice.create_pull(both.repo.path, "Mine", head=branch)
+    await both.conn.execute("ALTER TABLE job DISABLE TRIGGER USER")
+    await rows.change(both.conn, "job", first.job_id, pull_request=theirs)
+    await both.conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
+    await both.publishing(issue_id=first.issue_id)
+    await drain(both.publisher().tick)
+    assert theirs in {pull.number for pull in await both.open_pulls()}
+    assert not await both.forge.comments(both.repo, theirs)
+
+
 async def test_of_a_delivery_that_the_database_has_forgotten_nothing_stays_open(both: Both) -> None:
     """Restored to before an attempt's record: the next one delivers anew, and closes what that one had opened."""
     first = await both.publishing()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import rows
 from tireless.domain.outcome import Outcome
-from tireless.services.settling import Together
+from tireless.services.settling import Settling
 from tireless.store import together
 from tireless.store.db import Connection, Pool, pool
 from tireless.store.look import Wake
@@ -38,9 +38,9 @@ def rung() -> list[Wake]:
 
 
 @pytest.fixture
-def ends(connections: Pool, rung: list[Wake]) -> Together:
+def ends(connections: Pool, rung: list[Wake]) -> Settling:
     """What is under test."""
-    return Together(connections, rung.extend)
+    return Settling(connections, rung.extend)
 
 
 async def claimed(conn: Connection, count: int) -> list[rows.Made]:
@@ -48,12 +48,12 @@ async def claimed(conn: Connection, count: int) -> list[rows.Made]:
     return [await rows.job(conn, state="claimed") for _ in range(count)]
 
 
-def settling(ends: Together, made: Sequence[rows.Made], ending: Ending = DONE) -> list[asyncio.Task[Answer | None]]:
+def settling(ends: Settling, made: Sequence[rows.Made], ending: Ending = DONE) -> list[asyncio.Task[Answer | None]]:
     """Each in a task of its own, as a runner's slots are."""
     return [asyncio.create_task(ends.settle(*each.claim, ending)) for each in made]
 
 
-async def test_ends_due_at_once_are_one_commit(conn: Connection, ends: Together, rung: list[Wake]) -> None:
+async def test_ends_due_at_once_are_one_commit(conn: Connection, ends: Settling, rung: list[Wake]) -> None:
     """Eight slots that end in the same moment are answered by one transaction, and whom it wakes is told once."""
     made = await claimed(conn, 8)
     assert await asyncio.gather(*settling(ends, made)) == [Answer.DONE] * 8
@@ -61,7 +61,7 @@ async def test_ends_due_at_once_are_one_commit(conn: Connection, ends: Together,
     assert sorted(str(wake.channel) for wake in rung) == ["tireless_look", "tireless_mirror"]
 
 
-async def test_who_finds_no_company_speaks_alone(conn: Connection, ends: Together) -> None:
+async def test_who_finds_no_company_speaks_alone(conn: Connection, ends: Settling) -> None:
     """At once, and nothing was written; the next one that comes is not kept waiting by it either."""
     one, other = await claimed(conn, 2)
     assert await ends.settle(*one.claim, DONE) is None
@@ -69,7 +69,7 @@ async def test_who_finds_no_company_speaks_alone(conn: Connection, ends: Togethe
     assert await rows.states(conn, [one, other]) == ["claimed", "claimed"]
 
 
-async def test_while_some_are_on_their_way_others_gather(dsn: str, conn: Connection, ends: Together) -> None:
+async def test_while_some_are_on_their_way_others_gather(dsn: str, conn: Connection, ends: Settling) -> None:
     """Whoever comes too late for the first transaction goes with all others who did, in the second."""
     first, later = await claimed(conn, 2), await claimed(conn, 3)
     async with rows.connections(dsn, 1) as (holder,):
@@ -91,7 +91,7 @@ async def test_while_some_are_on_their_way_others_gather(dsn: str, conn: Connect
     assert await rows.value(conn, WRITERS) == 2
 
 
-async def test_more_than_fit_go_in_turn(conn: Connection, ends: Together, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_fit_go_in_turn(conn: Connection, ends: Settling, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement has its most; nobody is left over, the last one alone speaks alone."""
     monkeypatch.setattr("tireless.services.settling.MAX_TOGETHER", 3)
     assert together.MAX_TOGETHER > 3
@@ -101,7 +101,7 @@ async def test_more_than_fit_go_in_turn(conn: Connection, ends: Together, monkey
 
 
 async def test_what_is_refused_sends_everybody_to_speak_alone(
-    conn: Connection, ends: Together, rung: list[Wake]
+    conn: Connection, ends: Settling, rung: list[Wake]
 ) -> None:
     """They cannot tell whose fault it was, and need not; nothing was written, and the next group goes as ever."""
     made = await claimed(conn, 3)
@@ -112,7 +112,7 @@ async def test_what_is_refused_sends_everybody_to_speak_alone(
     assert await asyncio.gather(*settling(ends, made[:2])) == [Answer.DONE] * 2
 
 
-async def test_a_backoff_that_is_missing_is_said_to_whoever_forgot_it(conn: Connection, ends: Together) -> None:
+async def test_a_backoff_that_is_missing_is_said_to_whoever_forgot_it(conn: Connection, ends: Settling) -> None:
     """A ValueError of one word is no error of the others': all of them speak alone."""
     made = await claimed(conn, 2)
     tasks = [*settling(ends, made[:1]), *settling(ends, made[1:], Ending(outcome=Outcome.SHUTDOWN, wake_s=None))]
@@ -125,11 +125,11 @@ async def test_a_backoff_that_is_missing_is_said_to_whoever_forgot_it(conn: Conn
 async def test_a_database_out_of_reach_keeps_nobody(dsn: str, conn: Connection) -> None:
     """A pool that is closed sends everybody to speak alone, which is where outages are waited for."""
     gone = pool(dsn, min_size=1, max_size=1, application_name="tireless test gone")
-    ends = Together(gone, lambda _wakes: None)
+    ends = Settling(gone, lambda _wakes: None)
     assert await asyncio.gather(*settling(ends, await claimed(conn, 3))) == [None] * 3
 
 
-async def test_who_is_cancelled_takes_nobody_with_him(conn: Connection, ends: Together) -> None:
+async def test_who_is_cancelled_takes_nobody_with_him(conn: Connection, ends: Settling) -> None:
     """The others are answered; his word may have been said, and is answered `already` when it is said again."""
     made = await claimed(conn, 4)
     tasks = settling(ends, made)
@@ -141,7 +141,7 @@ async def test_who_is_cancelled_takes_nobody_with_him(conn: Connection, ends: To
     assert [answers[1], answers[3]] == [Answer.DONE] * 2
 
 
-async def test_one_of_nobodys_job_is_sent_away(conn: Connection, ends: Together) -> None:
+async def test_one_of_nobodys_job_is_sent_away(conn: Connection, ends: Settling) -> None:
     """A claim that is lost is for `settle` to tell."""
     (mine,) = await claimed(conn, 1)
     other = asyncio.create_task(ends.settle(mine.job_id, uuid4(), DONE))

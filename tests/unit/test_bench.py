@@ -29,8 +29,8 @@ def figures() -> Figures:
     """Three rounds of everything that is promised; ours 0.4 of the bare limit, then one bad round."""
     found = Figures()
     for ours, bare in ((400.0, 1000.0), (800.0, 2000.0), (100.0, 1000.0)):
-        found.add(measure(OURS, "open 16"), 0, [ours])
-        found.add(measure(OURS, "limited 16"), 0, [ours / 4])
+        found.add(measure(OURS, "open run"), 0, [ours])
+        found.add(measure(OURS, "limited run"), 0, [ours / 4])
         found.add(measure(BARE, "pair 16"), 0, [bare])
         found.add(measure(PROCRASTINATE, "drain best"), 0, [ours / 4])
         found.add(measure(PROCRASTINATE, "drain tuned"), 0, [ours / 2])
@@ -40,7 +40,7 @@ def figures() -> Figures:
         found.add(measure(PGQUEUER, "latency", "ms", "latency"), 0, [3.0, 4.0, 5.0])
         found.add(measure(PROCRASTINATE, "latency", "ms", "latency"), 0, [1.0, 1.5, 2.0])
     found.add(measure(BARE, "pair 16"), 1_000_000, [900.0])
-    found.add(measure(OURS, "open 16"), 1_000_000, [450.0])
+    found.add(measure(OURS, "open run"), 1_000_000, [450.0])
     return found
 
 
@@ -62,7 +62,7 @@ def around() -> Circumstances:
 
 def test_a_figure_is_the_median_and_its_spread_that_of_rounds(figures: Figures) -> None:
     """Rates: the middle round; times: the middle of all samples, with the highest of a few as 99th of a hundred."""
-    rate = figures.get(OURS, "open 16")
+    rate = figures.get(OURS, "open run")
     assert rate is not None
     assert (rate.median, rate.spread) == (400.0, (100.0, 800.0))
     times = figures.get(OURS, "latency")
@@ -114,7 +114,7 @@ def test_the_tables_show_every_figure(figures: Figures) -> None:
     """One line a figure under its group, a dash where a size of history was not measured."""
     lines = figure_table(figures).splitlines()
     assert lines[0] == "| | | unit | an empty table | 1,000,000 finished |"
-    assert "| tireless | open 16 of tireless | jobs/s | 400 (100 to 800) | 450 (450 to 450) |" in lines
+    assert "| tireless | open run of tireless | jobs/s | 400 (100 to 800) | 450 (450 to 450) |" in lines
     assert "| tireless | latency of tireless | ms | 2.00 (2.00 to 2.00, p99 9.00) | - |" in lines
     assert len(lines) == 2 + 3 + 10  # head, groups, figures
     assert {line.count("|") for line in lines} == {6}
@@ -170,7 +170,7 @@ def test_what_people_wrote_is_kept(figures: Figures, around: Circumstances, tmp_
     assert write(tmp_path / "docs", Figures(), around) == path
     text = path.read_text()
     assert text.endswith(f"{MARKER}\n\n## Seen\n\nA profile.\n")
-    assert "open 16" not in text
+    assert "open run" not in text
 
 
 def test_fewer_workers_get_fewer_jobs_and_every_size_has_a_history() -> None:

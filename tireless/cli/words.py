@@ -10,7 +10,7 @@ from datetime import timedelta
 import click
 
 from tireless.config import Settings, parse_duration
-from tireless.domain.holding import release_command
+from tireless.domain.held_lane import release_command
 from tireless.errors import UsageError
 from tireless.store.lanes import HoldRow
 

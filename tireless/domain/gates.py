@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tireless.domain.holding import held
+from tireless.domain.held_lane import held
 from tireless.domain.job import Cancelled, Parked
 from tireless.domain.labels import LabelScheme
 from tireless.domain.steps import Now

@@ -99,8 +99,8 @@ class Carrying:
 
     async def _leave_open(self, number: int, *, pull: bool) -> None:
         """Record what a person has to close: a delivery never waits for it."""
-        where = f"{self._repo}#{number}"
-        _log.error("left open", job=self._delivery.job_id, number=where, what="close it by hand: it depends on others")
+        where = {"forge": self._repo.forge, "number": f"{self._repo}#{number}"}
+        _log.error("left open", job=self._delivery.job_id, **where, what="close it by hand: it depends on others")
         async with self._pool.connection() as conn:
             await publish.left_open(conn, self._delivery, number, pull=pull)
 

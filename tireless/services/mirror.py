@@ -176,7 +176,8 @@ class _Showing:
         if others := {marker.installation for _, marker in own} - {self._voice.installation}:
             said = f"the installation {', '.join(sorted(others))} keeps the comment of this issue; this one stays away"
             await self._record(telling.told_status, telling.told_comment, error=said)
-            _log.info("issue left to another installation", issue=f"{self._repo}#{self._number}", by=sorted(others))
+            about = {"forge": self._repo.forge, "issue": f"{self._repo}#{self._number}"}
+            _log.info("issue left to another installation", **about, by=sorted(others))
             return
         # The bot's own comment of this number, found by id: it may have lost its marker to an editor.
         stored = [each for each in comments if each.id == telling.comment_id and each.author.id == bot.id]

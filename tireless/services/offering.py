@@ -115,6 +115,7 @@ class Offering(Carrying):
         """Close the open pull requests that earlier jobs of the issue made, with a link.
 
         Also what an attempt made of which the database knows nothing any more, since it was restored from a backup.
+        Only the bot's own: in a forge that was restored a number may be somebody else's by now.
         """
         async with self._pool.connection() as conn:
             earlier = await publish.predecessors(conn, self._delivery, number)
@@ -124,8 +125,9 @@ class Offering(Carrying):
         bot = await self._means.whom.bot(self._forge)
         prefix = branch_prefix(self._delivery.number)
         for pull in await self._forge.pulls(self._repo):
-            ours = pull.author.id == bot.id and pull.head.startswith(prefix) and pull.number != number
-            if pull.number in earlier or (ours and pull.head[-8:] in forgotten):
+            if pull.author.id != bot.id or pull.number == number:
+                continue
+            if pull.number in earlier or (pull.head.startswith(prefix) and pull.head[-8:] in forgotten):
                 said = texts.superseded(self._address(number, pull=True), number)
                 if not await self._say_and_close(pull.number, said, texts.SUPERSEDED):
                     await self._leave_open(pull.number, pull=True)

@@ -1,4 +1,4 @@
-"""Issues that ask for work, kept back until a scan's pages are read, so that who asked first is taken in first.
+"""Issues that ask for work, kept back while a scan's pages are read, so that who asked first is taken in first.
 
 Part of the poller. Lists show what was created last first; when somebody asked stands in the timeline alone.
 """
@@ -20,7 +20,7 @@ _ENTRY = 500
 """What an entry of a timeline weighs beside its text."""
 
 
-class Held:
+class KeptBack:
     """Issues kept back; `text`: how many characters of theirs."""
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class Held:
         return sorted(seen, key=lambda one: one.snapshot.number)
 
 
-def full(held: Iterable[Held]) -> bool:
+def full(held: Iterable[KeptBack]) -> bool:
     """Is as much kept back in these as may be?"""
     counted = [(len(one), one.text) for one in held]
     return sum(count for count, _ in counted) >= MOST or sum(text for _, text in counted) >= MOST_TEXT
 
 
-class Asked:
+class InOrder:
     """Those whose timelines have been read, in the order in which they asked."""
 
     def __init__(self) -> None:

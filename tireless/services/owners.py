@@ -40,11 +40,10 @@ AT_ONCE = 3
 """Repositories of a page that are read beside each other."""
 LISTED_S = 300.0
 """Between two looks at what an owner's repositories are: the search does not show that one is gone or archived."""
-LISTED_AT_ONCE = 50
-"""So many of them come with one request."""
 PART_S = 60.0
 """How long a page's worth of one of them may take before it is polled by itself."""
 PAGE = 50
+"""Rows that a forge shows at once unless it was set up otherwise; only bounds of ours go by it."""
 GIVEN_UP = 3
 """Failures of a search in a row after which each repository is polled by itself."""
 BACKOFF_CAP_S = 900.0
@@ -120,7 +119,7 @@ class Owners:
             return
         async with self._pool.connection() as conn:
             watched = await owners.of_owner(conn, row)
-            if row.listed_s < self._poll_s * len(watched) / LISTED_AT_ONCE:
+            if row.listed_s < self._poll_s * len(watched) / PAGE:
                 return
             await owners.owner_listed(conn, row)
         try:

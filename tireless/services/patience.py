@@ -77,11 +77,10 @@ class Patience:
             case ForgeDenied() | NotFound() | ForgeRejected():
                 return STAY_S
             case ForgeUnavailable(status=None | 502 | 503 | 504):
-                wait = doubling(failures, base_s=self._base_s, cap_s=min(self._cap_s, OUTAGE_S))
-                return wait * (0.5 + self._jitter() / 2)
+                cap_s = min(self._cap_s, OUTAGE_S)
             case _:
-                wait = doubling(failures, base_s=self._base_s, cap_s=self._cap_s)
-                return wait * (0.5 + self._jitter() / 2)
+                cap_s = self._cap_s
+        return doubling(failures, base_s=self._base_s, cap_s=cap_s) * (0.5 + self._jitter() / 2)
 
 
 def is_doubtful(error: ForgeError) -> bool:

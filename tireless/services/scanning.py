@@ -15,7 +15,7 @@ from tireless.domain.labels import read
 from tireless.domain.walk import Step, Walk
 from tireless.errors import ForgeError, ForgeGarbled, ForgeUnavailable, Moved, StoreError, StoreUnavailable
 from tireless.forge.base import Forge, IssuePage
-from tireless.services.ordering import Asked, Held, full
+from tireless.services.ordering import InOrder, KeptBack, full
 from tireless.services.taking import ReplacedError, Seen, Taking
 from tireless.store import look as looks
 from tireless.store import polls, repos
@@ -94,7 +94,7 @@ class Scan:
         self._taking = Taking(pool, forge, repo, rules, offset=offset, ring=ring)
         self._walk = Walk()
         self.made = 0
-        self.held = Held()
+        self.held = KeptBack()
         self._failures = 0
 
     async def run(self) -> Scanned:
@@ -225,7 +225,7 @@ class Scan:
 
     async def take_held(self, keep: Callable[[], Awaitable[None]]) -> None:
         """Take in what was kept back, who asked first first. `keep`: called now and then, to go on with the take."""
-        asked, trouble = Asked(), None
+        asked, trouble = InOrder(), None
         try:
             for n, one in enumerate(self.held.drain()):
                 if n % KEEP_EVERY == KEEP_EVERY - 1:

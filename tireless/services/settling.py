@@ -31,7 +31,7 @@ class _Due:
     answer: asyncio.Future[Answer | None]
 
 
-class Together:
+class Settling:
     """One for a process. `ring` is told whom to wake for what was settled."""
 
     def __init__(self, pool: Pool, ring: Ring, *, policy: Policy = POLICY) -> None:

@@ -155,7 +155,8 @@ class Tracker:
                 watched = {row.forge_repo_id for row in await tracked_repos(conn, forge.name)}
             if found.id not in watched:
                 raise
-            _log.warning("repository renamed, write its new name", repository=str(repo), now=f"{owner}/{name}")
+            about = {"forge": repo.forge, "repository": str(repo)}
+            _log.warning("repository renamed, write its new name", **about, now=f"{owner}/{name}")
             return found
 
     async def _silent(self, name: str, error: ForgeUnavailable) -> None:

@@ -28,7 +28,7 @@ from tireless.services.leases import Held
 from tireless.services.leaving import Leaver
 from tireless.services.live import Live
 from tireless.services.ringing import Bell
-from tireless.services.settling import Together
+from tireless.services.settling import Settling
 from tireless.services.speaking import Limits, Speaker
 from tireless.services.waiting import unless
 from tireless.store.adopt import Adopted, Offer, adopt
@@ -83,7 +83,7 @@ class Worker:
         self._speaker = Speaker(pool, self._limits)
         self.bell = Bell(pool)
         """Rung for what was settled; the runner runs it."""
-        self._together = Together(pool, self.bell.ring)
+        self._settling = Settling(pool, self.bell.ring)
         self._leaver = Leaver(self._speaker, room, self._limits)
         self._jitter = jitter
 
@@ -204,7 +204,7 @@ class Worker:
     async def _settle(self, held: Held, ending: Ending) -> Answer:
         claim = held.claim
         held.settling = True
-        answer = await self._together.settle(claim.job_id, claim.token, ending)
+        answer = await self._settling.settle(claim.job_id, claim.token, ending)
         if answer is not None:
             return answer
         ring = self.bell.ring

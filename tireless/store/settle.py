@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import assert_never
 from uuid import UUID
@@ -166,9 +166,15 @@ async def settle(
     if row is None:
         raise StoreError(f"settling job {job_id} gave no answer: the function settle_claim was replaced")
     answer, *wakes = row[0]
-    if ring is not None and wakes:
-        ring([Wake(*wake.split(" ")) for wake in wakes])
+    if ring is not None:
+        ring_for(wakes, ring)
     return Answer(answer)
+
+
+def ring_for(wakes: Iterable[str], ring: Ring) -> None:
+    """Tell `ring` whom settle_claim named behind its answers, each once: a channel, perhaps a blank and its payload."""
+    if once := dict.fromkeys(wakes):
+        ring([Wake(*wake.split(" ")) for wake in once])
 
 
 @functools.lru_cache(maxsize=16)

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from tireless.domain.outcome import Outcome
 from tireless.store.db import Connection, translate
-from tireless.store.look import Ring, Wake
+from tireless.store.look import Ring
 from tireless.store.record import Answer
-from tireless.store.settle import POLICY, Ending, Policy, policy_json, said
+from tireless.store.settle import POLICY, Ending, Policy, policy_json, ring_for, said
 
 MAX_TOGETHER = 32
 """The most ends of one statement: each may bring 128 KiB of its agent's output."""
@@ -51,7 +51,5 @@ async def settle_together(
     values = {"ends": json.dumps(ends), "policy": policy_json(policy)}
     with translate(f"settling {len(words)} jobs together"):
         answered = await (await conn.execute(SETTLE_TOGETHER, values)).fetchall()
-    wakes = {wake: None for _, (_, *wakes) in answered for wake in wakes}
-    if wakes:
-        ring([Wake(*wake.split(" ")) for wake in wakes])
+    ring_for((wake for _, (_, *wakes) in answered for wake in wakes), ring)
     return {token: Answer(answer) for token, (answer, *_) in answered}

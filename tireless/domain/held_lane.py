@@ -1,4 +1,4 @@
-"""The words of a lane that is held, and the command that ends a hold; part of gates.py, which everybody asks."""
+"""The words of a lane that is held, for gates.py, and the command that ends a hold, for commands as well."""
 
 from __future__ import annotations
 
