@@ -103,23 +103,28 @@ CREATE FUNCTION mirror_changed(of_issue bigint) RETURNS void LANGUAGE sql AS $$
   INSERT INTO mirror (issue_id) VALUES (of_issue)
   ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1
 $$;
--- Compared here and not in the trigger's WHEN: that is parsed anew by every statement, this is planned once a session.
-CREATE FUNCTION job_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Once a statement, however many jobs it moves; by issue, so that two statements never wait for each other.
+CREATE FUNCTION job_made() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP = 'INSERT'
-     OR NEW.state <> OLD.state
-     OR (NEW.reason, NEW.kind, NEW.lane, NEW.attempts, NEW.pull_request, NEW.question, NEW.publish_reason, NEW.waits_for, NEW.not_before)
-        IS DISTINCT FROM
-        (OLD.reason, OLD.kind, OLD.lane, OLD.attempts, OLD.pull_request, OLD.question, OLD.publish_reason, OLD.waits_for, OLD.not_before) THEN
-    INSERT INTO mirror (issue_id) VALUES (NEW.issue_id)
-    ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1;
-  END IF;
+  INSERT INTO mirror (issue_id) SELECT DISTINCT n.issue_id FROM made n ORDER BY 1
+  ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1;
   RETURN NULL;
 END $$;
-CREATE TRIGGER job_mirror_insert AFTER INSERT ON job FOR EACH ROW EXECUTE FUNCTION job_changed();
--- Renewals, which are most of what is written, are left out: while a job stays claimed nothing is shown anew.
-CREATE TRIGGER job_mirror_update AFTER UPDATE ON job FOR EACH ROW
-  WHEN (OLD.state <> 'claimed' OR NEW.state <> 'claimed') EXECUTE FUNCTION job_changed();
+CREATE TRIGGER job_mirror_insert AFTER INSERT ON job REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION job_made();
+CREATE FUNCTION job_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO mirror (issue_id)
+  SELECT DISTINCT n.issue_id FROM after n JOIN before o ON o.id = n.id
+   WHERE n.state <> o.state
+      OR (n.reason, n.kind, n.lane, n.attempts, n.pull_request, n.question, n.publish_reason, n.waits_for, n.not_before)
+         IS DISTINCT FROM
+         (o.reason, o.kind, o.lane, o.attempts, o.pull_request, o.question, o.publish_reason, o.waits_for, o.not_before)
+   ORDER BY 1
+  ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER job_mirror_update AFTER UPDATE ON job REFERENCING OLD TABLE AS before NEW TABLE AS after FOR EACH STATEMENT
+  EXECUTE FUNCTION job_changed();
 CREATE FUNCTION issue_triaged() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM mirror_changed(NEW.id);

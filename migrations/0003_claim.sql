@@ -1,7 +1,8 @@
 -- How work is taken, ended and taken back: what store/claim.py, settle.py, sweep.py and lanes.py ask of the database
 -- in one round trip, because it counts, or locks more than one row, before it writes.
--- Locks here: the table attempt, latch, places (tried only), repository (by id), plan issue, job, attempt, child,
--- lane (by name), lane_breaker, lane_hold, mirror, look (by number); rows FOR NO KEY UPDATE.
+-- Locks here: the table attempt, latch, places (tried only), repository (by id), plan issue, job, child, lane (by name),
+-- lane_breaker, lane_hold, attempt (whoever has it has its job, or waits for nobody), mirror (by issue), look (by number);
+-- rows FOR NO KEY UPDATE.
 -- In a function every statement has a snapshot of its own: what is read after a lock is what the last holder left.
 
 -- The day's runs of a repository that limits them.
@@ -508,215 +509,264 @@ END $$;
 
 -- ------------------------------------------------------------------------------------------------ settle
 
--- The last word on an attempt, fenced by its token; what it comes to was decided in store/settle.py.
--- First 'done', 'already' (this attempt ended thus: the reply to the commit was lost) or 'lost'; behind 'done' the channels,
--- each with its payload behind a space, that the caller wakes when this has committed. With `in_notify` they are notified
--- here: a transaction with a NOTIFY commits alone, since the server holds one lock over all of them till it is on the disk.
--- Without seqscan: its plans are made while `attempt` is small, and stay with the session.
-CREATE FUNCTION settle_claim(
-  in_job bigint, in_token uuid, in_outcome text, in_burns boolean,
-  in_to text, in_code text, in_parked text, in_question text, in_wait_s double precision, in_wait_reason text,
-  in_reason text, in_summary text, in_exit_code int, in_usage jsonb, in_output_head text, in_output_tail text,
-  in_asked_s double precision, in_cannot_start text, in_counts int, in_policy jsonb, in_permanent boolean DEFAULT false,
-  in_notify boolean DEFAULT true, in_head text DEFAULT NULL, in_doubtful boolean DEFAULT false
-) RETURNS text[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
+-- The last words on attempts, each fenced by its token; what each comes to was decided in store/settle.py, whose objects
+-- `ends` is a list of; `ids` are their jobs. In one transaction, which is one commit, and in few statements: a job more is rows.
+-- A row for each token. First 'done', 'already' (this attempt ended thus: the reply to the commit was lost) or 'lost'; behind
+-- 'done' the channels, each with its payload behind a space, that the caller wakes when this has committed. With `notify` they
+-- are notified here: a transaction with a NOTIFY commits alone, since the server holds one lock over all of them till it is on
+-- the disk.
+-- `alone` is one end, and waits for whoever has its locks. Several wait for nobody, and a row is missing for who is to be
+-- settled alone: whose claim is gone; whose job or breaker is locked (a renewal has several jobs, too); whose end locks what
+-- stands before jobs in the order of locks, or is no matter of its own job (a limit, a plan, a probe, a hold, a repository).
+-- By keys whatever the planner believes: its plans are made while tables are small, and stay with the session.
+CREATE FUNCTION settle_claims(ids bigint[], ends jsonb, policy jsonb, alone boolean, notify boolean)
+RETURNS TABLE (token uuid, answer text[]) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
 DECLARE
-  j        job;
-  a        record;
   known    record;
-  wakes    text[] := '{tireless_mirror}';
-  to_state text := in_to;
-  to_code  text := in_code;
-  parks    text := in_parked;
-  asks     text := in_question;
-  wait_s   double precision := in_wait_s;
-  back     int;
-  back_by  text := CASE WHEN in_outcome IN ('quota', 'blocked') THEN 'agent' WHEN in_permanent THEN 'repository' END;
+  e        record;
+  m        record;
+  held     bigint[];           -- the jobs that are settled, locked
+  shared   boolean;            -- does an end touch what its job shares with others?
+  kin      boolean := false;   -- is it a plan, or a child of one?
+  limited  bigint;             -- its repository, if that has a limit
+  cleared  text[] := '{}';
+  suspects bigint[] := '{}';
+  also     text[] := '{}';
+  ended    bigint[] := '{}';
+  settled  int := 0;
+  wakes    text[];
 BEGIN
   -- Before any repository or lane: who shuts claims out has `attempt` first, and those after it.
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
   -- Read plainly, for locks that come before the job's and for what is seldom so. Only this claim is `probe_token`, since
   -- before it was handed out; a failure counted after this read came after this success.
-  SELECT r.id, b.issue_id, i.number, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited, l.probe_token = in_token AS probes,
-         EXISTS (SELECT FROM lane_breaker k WHERE k.lane = b.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS counted,
-         EXISTS (SELECT FROM child c WHERE c.issue_id = b.issue_id AND c.ended_at IS NULL) AS child,
-         EXISTS (SELECT FROM child c WHERE c.job_id = b.id) AS plan
-    INTO known
-    FROM job b JOIN repository r ON r.id = b.repository_id JOIN lane l ON l.name = b.lane JOIN issue i ON i.id = b.issue_id
-   WHERE b.id = in_job;
-  IF known.limited OR in_doubtful THEN
-    PERFORM FROM repository r WHERE r.id = known.id FOR NO KEY UPDATE;
-  END IF;
-  IF in_to = 'delivered' AND known.child THEN
-    PERFORM lock_plan_of(known.issue_id);
-  END IF;
-  SELECT * INTO j FROM job b WHERE b.id = in_job AND b.claim_token = in_token AND b.state = 'claimed' FOR NO KEY UPDATE;
-  IF NOT FOUND THEN
-    RETURN ARRAY[CASE WHEN EXISTS (SELECT FROM attempt b WHERE b.job_id = in_job AND b.token = in_token AND b.outcome = in_outcome)
-                      THEN 'already' ELSE 'lost' END];
-  END IF;
-  UPDATE attempt b
-     SET ended_at = clock_timestamp(), outcome = in_outcome, burned = in_burns, reason = in_reason, summary = in_summary,
-         exit_code = in_exit_code, usage = coalesce(in_usage, b.usage), head = in_head, output_head = in_output_head, output_tail = in_output_tail
-   WHERE b.job_id = in_job AND b.claim_no = j.claim_no
-  RETURNING b.id, b.recorded_at, (b.usage ->> 'usd')::numeric AS usd INTO STRICT a;
-  IF in_to = 'publishing' AND a.recorded_at IS NULL THEN
-    RAISE EXCEPTION 'attempt % of job % ends as done, but no result was recorded', j.claim_no, j.id
-      USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
-  END IF;
-
-  IF in_doubtful THEN
-    UPDATE repository SET doubted_at = clock_timestamp(), poll_not_before = '-infinity' WHERE id = known.id AND doubted_at IS NULL;
-    wakes := wakes || 'tireless_look'::text;
-  END IF;
-
-  -- Holds speak of the provider and the host, whatever becomes of the job.
-  back := CASE WHEN back_by <> j.given_back_by THEN 1 WHEN back_by IS NOT NULL THEN j.given_back + 1 WHEN in_burns THEN 0
-               ELSE j.given_back END;
-  IF known.probes THEN
-    UPDATE lane
-       SET probing = (in_outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR in_outcome = 'done' AND in_counts = 0)
-                     AND probe_since + probe_lives() > clock_timestamp(),
-           probe_token = NULL, probe_since = NULL
-     WHERE name = j.lane AND probe_token = in_token;
-    wakes := wakes || ('tireless_lane ' || j.lane);
-  END IF;
-  IF in_counts > 0 THEN
-    PERFORM count_failure(j, in_policy);
-  ELSIF in_counts < 0 AND known.counted THEN
-    PERFORM FROM lane_breaker WHERE lane = j.lane FOR NO KEY UPDATE SKIP LOCKED;
-    IF FOUND THEN
-      UPDATE lane_breaker SET failures = 0, issues = '{}', opened = 0, quotas = 0 WHERE lane = j.lane;
-    ELSE
-      INSERT INTO lane_success (lane) VALUES (j.lane);  -- whoever counts next finds it (breaker_of)
+  IF alone THEN
+    SELECT s.token, s.outcome, s."to", s.doubtful, j.id, j.issue_id, j.repository_id, j.claimed_by,
+           num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited,
+           EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL) AS child,
+           EXISTS (SELECT FROM child c WHERE c.job_id = j.id) AS plan,
+           s.counts > 0 OR s.outcome = 'quota' OR s.cannot_start IS NOT NULL OR s.doubtful OR l.probe_token IS NOT DISTINCT FROM s.token
+             OR s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = j.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0))
+             AS shared
+      INTO known
+      FROM jsonb_to_recordset(ends) AS s (token uuid, outcome text, "to" text, counts int, cannot_start text, doubtful boolean)
+      LEFT JOIN job j ON j.id = ids[1] LEFT JOIN repository r ON r.id = j.repository_id LEFT JOIN lane l ON l.name = j.lane;
+    IF known.limited OR known.doubtful THEN
+      PERFORM FROM repository r WHERE r.id = known.repository_id FOR NO KEY UPDATE;
     END IF;
-  END IF;
-  IF in_outcome = 'quota' AND hold_for_quota(j, in_asked_s, in_reason, in_policy) THEN
-    parks := 'suspect';
-    asks := 'This job made its lane held twice in a row by reporting a provider''s limit.';
-  END IF;
-  IF in_cannot_start IS NOT NULL THEN
-    INSERT INTO lane_hold (lane, source, host, until, reason, held_by, job_id)
-    VALUES (j.lane, 'setup', j.claimed_host, clock_timestamp() + make_interval(secs => (in_policy ->> 'setup_hold_s')::float8),
-            in_cannot_start, 'runner ' || j.claimed_by, j.id)
-    ON CONFLICT (lane, source, host) DO UPDATE
-      SET until = EXCLUDED.until, reason = EXCLUDED.reason, held_by = EXCLUDED.held_by, job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
-  END IF;
-
-  -- A cancel asked for while it ran stands, whatever came of the run: nothing was delivered yet.
-  IF j.cancel_requested IS NOT NULL THEN
-    to_state := 'cancelled';
-    to_code := j.cancel_requested;
-  ELSIF in_to = 'pending' AND in_burns AND parks IS NULL AND j.attempts >= j.max_attempts THEN
-    to_state := 'failed';
-    to_code := 'exhausted';
-  ELSIF in_outcome IN ('quota', 'blocked') AND parks IS NULL AND back >= (in_policy ->> 'give_backs')::int THEN
-    parks := 'suspect';
-    asks := 'This job was given back ' || back || ' times in a row, by a provider''s limit or because it was blocked.';
-  ELSIF in_permanent AND back >= (in_policy ->> 'permanent_give_backs')::int THEN
-    parks := 'suspect';
-    asks := in_reason;
-  ELSIF in_head IS NOT NULL AND in_to = 'pending' AND parks IS NULL THEN
-    -- Nothing new so many times in a row: this attempt, and those before it that could have brought something.
-    IF (SELECT count(*) FROM (
-          SELECT b.outcome, b.head FROM attempt b
-           WHERE b.job_id = in_job AND b.claim_no > j.fresh_from AND b.head IS NOT NULL
-           ORDER BY b.claim_no DESC LIMIT (in_policy ->> 'same_head')::int) l
-         WHERE l.outcome = in_outcome AND l.head = in_head) >= (in_policy ->> 'same_head')::int THEN
-      parks := 'no_progress';
-      asks := format('Its last %s attempts ended alike (%s) and left the same behind. The last one: %s',
-                     in_policy ->> 'same_head', in_outcome, in_reason);
+    IF known."to" = 'delivered' AND known.child THEN
+      PERFORM lock_plan_of(known.issue_id);
     END IF;
-  END IF;
-  IF in_outcome = 'blocked' AND wait_s IS NULL THEN
-    wait_s := least((in_policy ->> 'blocked_cap_s')::float8, (in_policy ->> 'blocked_base_s')::float8 * 2 ^ least(back - 1, 30));
-  ELSIF in_permanent THEN  -- not at random: a proxy that answers for a forge away has minutes
-    wait_s := least((in_policy ->> 'permanent_cap_s')::float8, (in_policy ->> 'permanent_base_s')::float8 * 2 ^ least(back - 1, 30));
-  END IF;
-  UPDATE job b
-     SET state = to_state, reason = to_code,
-         finished_at = CASE WHEN to_state IN ('delivered', 'failed', 'cancelled') THEN clock_timestamp() END,
-         attempts = b.attempts - CASE WHEN in_burns THEN 0 ELSE 1 END, given_back = back,
-         given_back_by = coalesce(back_by, b.given_back_by), spent_usd = b.spent_usd + coalesce(a.usd, 0),
-         claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL, claim_place = NULL, cancel_requested = NULL,
-         parked = CASE WHEN to_state = 'pending' THEN parks END,
-         parked_at = CASE WHEN to_state = 'pending' AND parks IS NOT NULL THEN clock_timestamp() END,
-         question = CASE WHEN to_state = 'pending' THEN asks END,
-         not_before = CASE WHEN to_state = 'pending' THEN clock_timestamp() + make_interval(secs => wait_s) END,
-         not_before_reason = CASE WHEN to_state = 'pending' AND wait_s IS NOT NULL THEN in_wait_reason END,
-         result_attempt = CASE WHEN to_state = 'publishing' THEN a.id END,
-         summary = coalesce(nullif(in_summary, ''), b.summary)
-   WHERE b.id = in_job
-  RETURNING b.state, b.reason INTO to_state, to_code;
-  INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
-  VALUES (in_job, 'runner ' || j.claimed_by, 'settle', 'claimed', to_state, to_code,
-          jsonb_build_object('claim_no', j.claim_no, 'outcome', in_outcome, 'burned', in_burns));
-
-  IF to_state IN ('delivered', 'failed', 'cancelled') THEN
-    IF known.child OR known.plan THEN
-      PERFORM jobs_ended(ARRAY[in_job]);
-    ELSE
-      PERFORM look_again(known.id, known.number, 'job ended');
+    PERFORM FROM job j WHERE j.id = known.id AND j.claim_token = known.token AND j.state = 'claimed' FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+      token := known.token;
+      answer := ARRAY[CASE WHEN EXISTS (SELECT FROM attempt a WHERE a.job_id = ids[1] AND a.token = known.token AND a.outcome = known.outcome)
+                           THEN 'already' ELSE 'lost' END];
+      RETURN NEXT;
+      RETURN;
     END IF;
-    wakes := wakes || 'tireless_look'::text;
-  ELSIF to_state = 'publishing' THEN
-    wakes := wakes || 'tireless_publish'::text;
-  ELSIF to_state = 'pending' THEN
-    wakes := wakes || ('tireless_lane ' || j.lane);
-  END IF;
-  IF known.limited THEN
-    PERFORM wake_repository(known.id, 'runner ' || j.claimed_by);
-  END IF;
-  IF in_notify THEN
-    PERFORM pg_notify(split_part(w, ' ', 1), split_part(w, ' ', 2)) FROM unnest(wakes) AS w;
-    RETURN '{done}';
-  END IF;
-  RETURN 'done'::text || wakes;
-END $$;
-
--- The last words on several attempts that end at once, in one transaction, which is one commit: `ends` is a list of objects,
--- each with settle_claim's parameters by name. A row for each that was settled; who has none is to be settled alone:
--- whose claim is gone; whose job is locked (nobody is waited for: a renewal has several jobs, too); and whose end locks what
--- stands before jobs in the order of locks, or what it shares with others (a limit, a plan, a probe, a hold, a failure).
--- What is left are attempt, event, mirror and look of each one's own issue, the looks by number as everywhere.
-CREATE FUNCTION settle_claims(ends jsonb, in_policy jsonb) RETURNS TABLE (token uuid, answer text[])
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-  e record;
-BEGIN
-  LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
-  FOR e IN
+    held := ARRAY[known.id];
+    shared := known.shared;
+    kin := known.child OR known.plan;
+    limited := CASE WHEN known.limited THEN known.repository_id END;
+  ELSE
     WITH said AS MATERIALIZED (
-      SELECT s.* FROM jsonb_to_recordset(ends) AS s (
-        job_id bigint, token uuid, outcome text, burns boolean, "to" text, code text, parked text, question text,
-        wait_s double precision, wait_reason text, reason text, summary text, exit_code int, usage jsonb,
-        output_head text, output_tail text, asked_s double precision, cannot_start text, counts int, permanent boolean, head text,
-        doubtful boolean)
-    ), held AS MATERIALIZED (
-      SELECT j.id, j.claim_token, j.repository_id, i.number
+      SELECT s.* FROM jsonb_to_recordset(ends) AS s (job_id bigint, token uuid, outcome text, counts int, cannot_start text, doubtful boolean)
+    ), picked AS MATERIALIZED (
+      SELECT j.id, j.lane, s.counts > 0 AS fails,
+             s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = j.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS clears
         FROM said s
         JOIN job j ON j.id = s.job_id AND j.claim_token = s.token
         JOIN repository r ON r.id = j.repository_id
         JOIN lane l ON l.name = j.lane
-        JOIN issue i ON i.id = j.issue_id
-       WHERE j.state = 'claimed' AND s.counts <= 0 AND s.outcome <> 'quota' AND s.cannot_start IS NULL AND NOT s.doubtful
+       WHERE j.id = ANY (ids) AND j.state = 'claimed' AND s.outcome <> 'quota' AND s.cannot_start IS NULL AND NOT s.doubtful
          AND num_nonnulls(r.max_running, r.max_runs_per_day) = 0 AND l.probe_token IS DISTINCT FROM s.token
          AND NOT EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL)
          AND NOT EXISTS (SELECT FROM child c WHERE c.job_id = j.id)
          FOR NO KEY UPDATE OF j SKIP LOCKED
+    ), breakers AS MATERIALIZED (
+      -- Before any mirror or look: a second job's failure is counted behind them.
+      SELECT k.lane FROM lane_breaker k WHERE k.lane = ANY (ARRAY(SELECT p.lane FROM picked p WHERE p.fails)) FOR NO KEY UPDATE SKIP LOCKED
     )
-    SELECT s.* FROM held h JOIN said s ON s.token = h.claim_token ORDER BY h.repository_id, h.number
+    SELECT coalesce(array_agg(p.id), '{}'), coalesce(bool_or(p.fails OR p.clears), false) INTO held, shared
+      FROM picked p WHERE NOT p.fails OR p.lane = ANY (ARRAY(SELECT b.lane FROM breakers b));
+  END IF;
+
+  -- Holds and counts speak of the provider, the host and the repository, whatever becomes of the job. In the order of arrival.
+  IF shared THEN
+    FOR e IN
+      SELECT s.job_id, s.token, s.outcome, s.counts, s.cannot_start, s.doubtful, s.reason, s.asked_s, j AS job,
+             l.probe_token IS NOT DISTINCT FROM s.token AS probes
+        FROM ROWS FROM (jsonb_to_recordset(ends) AS (
+               job_id bigint, token uuid, outcome text, counts int, cannot_start text, doubtful boolean, reason text, asked_s double precision
+             )) WITH ORDINALITY AS s
+        JOIN job j ON j.id = s.job_id AND j.claim_token = s.token JOIN lane l ON l.name = j.lane
+       WHERE j.id = ANY (held)
+       ORDER BY s.ordinality
+    LOOP
+      IF e.doubtful THEN
+        UPDATE repository r SET doubted_at = clock_timestamp(), poll_not_before = '-infinity'
+         WHERE r.id = (e.job).repository_id AND r.doubted_at IS NULL;
+        also := also || 'tireless_look'::text;
+      END IF;
+      IF e.probes THEN
+        UPDATE lane l
+           SET probing = (e.outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR e.outcome = 'done' AND e.counts = 0)
+                         AND l.probe_since + probe_lives() > clock_timestamp(),
+               probe_token = NULL, probe_since = NULL
+         WHERE l.name = (e.job).lane AND l.probe_token = e.token;
+        also := also || ('tireless_lane ' || (e.job).lane);
+      END IF;
+      IF e.counts > 0 THEN
+        PERFORM count_failure(e.job, policy);
+        cleared := array_remove(cleared, (e.job).lane);
+      ELSIF e.counts < 0 AND (e.job).lane <> ALL (cleared) THEN
+        IF EXISTS (SELECT FROM lane_breaker k WHERE k.lane = (e.job).lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) THEN
+          PERFORM FROM lane_breaker k WHERE k.lane = (e.job).lane FOR NO KEY UPDATE SKIP LOCKED;
+          IF FOUND THEN
+            UPDATE lane_breaker k SET failures = 0, issues = '{}', opened = 0, quotas = 0 WHERE k.lane = (e.job).lane;
+          ELSE
+            INSERT INTO lane_success (lane) VALUES ((e.job).lane);  -- whoever counts next finds it (breaker_of)
+          END IF;
+        END IF;
+        cleared := cleared || (e.job).lane;
+      END IF;
+      IF e.outcome = 'quota' AND hold_for_quota(e.job, e.asked_s, e.reason, policy) THEN
+        suspects := suspects || e.job_id;
+      END IF;
+      IF e.cannot_start IS NOT NULL THEN
+        INSERT INTO lane_hold (lane, source, host, until, reason, held_by, job_id)
+        VALUES ((e.job).lane, 'setup', (e.job).claimed_host, clock_timestamp() + make_interval(secs => (policy ->> 'setup_hold_s')::float8),
+                e.cannot_start, 'runner ' || (e.job).claimed_by, e.job_id)
+        ON CONFLICT (lane, source, host) DO UPDATE
+          SET until = EXCLUDED.until, reason = EXCLUDED.reason, held_by = EXCLUDED.held_by, job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
+      END IF;
+    END LOOP;
+  END IF;
+
+  FOR m IN
+    WITH mine AS MATERIALIZED (
+      SELECT s.*, j.claim_no, j.claimed_by, j.cancel_requested, j.fresh_from, j.attempts >= j.max_attempts AS is_last, b.back_by,
+             CASE WHEN b.back_by <> j.given_back_by THEN 1 WHEN b.back_by IS NOT NULL THEN j.given_back + 1 WHEN s.burns THEN 0
+                  ELSE j.given_back END AS back
+        FROM jsonb_to_recordset(ends) AS s (
+               job_id bigint, token uuid, outcome text, burns boolean, "to" text, code text, parked text, question text,
+               wait_s double precision, wait_reason text, reason text, summary text, exit_code int, usage jsonb,
+               output_head text, output_tail text, permanent boolean, head text)
+       CROSS JOIN LATERAL (SELECT CASE WHEN s.outcome IN ('quota', 'blocked') THEN 'agent' WHEN s.permanent THEN 'repository' END) AS b (back_by)
+        JOIN job j ON j.id = s.job_id AND j.claim_token = s.token
+       WHERE j.id = ANY (held)
+    ), closed AS (
+      UPDATE attempt a
+         SET ended_at = clock_timestamp(), outcome = s.outcome, burned = s.burns, reason = s.reason, summary = s.summary,
+             exit_code = s.exit_code, usage = coalesce(s.usage, a.usage), head = s.head, output_head = s.output_head, output_tail = s.output_tail
+        FROM mine s
+       WHERE a.job_id = ANY (held) AND a.job_id = s.job_id AND a.claim_no = s.claim_no
+      RETURNING a.job_id, a.id, a.recorded_at, (a.usage ->> 'usd')::numeric AS usd
+    ), judged AS MATERIALIZED (
+      SELECT s.*, c.id AS attempt_id, c.recorded_at, c.usd,
+             CASE
+               -- A cancel asked for while it ran stands, whatever came of the run: nothing was delivered yet.
+               WHEN s.cancel_requested IS NOT NULL THEN 'cancelled'
+               WHEN s.job_id = ANY (suspects) THEN 'held twice'
+               WHEN s."to" = 'pending' AND s.burns AND s.parked IS NULL AND s.is_last THEN 'exhausted'
+               WHEN s.back_by = 'agent' AND s.parked IS NULL AND s.back >= (policy ->> 'give_backs')::int THEN 'given back'
+               WHEN s.permanent AND s.back >= (policy ->> 'permanent_give_backs')::int THEN 'permanent'
+               -- Nothing new so many times in a row: this attempt, and those before it that could have brought something.
+               WHEN s.head IS NOT NULL AND s."to" = 'pending' AND s.parked IS NULL
+                    AND (SELECT count(*) FROM (
+                           SELECT a.outcome, a.head FROM attempt a
+                            WHERE a.job_id = s.job_id AND a.claim_no > s.fresh_from AND a.claim_no < s.claim_no AND a.head IS NOT NULL
+                            ORDER BY a.claim_no DESC LIMIT (policy ->> 'same_head')::int - 1) l
+                          WHERE l.outcome = s.outcome AND l.head = s.head) >= (policy ->> 'same_head')::int - 1 THEN 'no progress'
+             END AS fate
+        FROM mine s JOIN closed c ON c.job_id = s.job_id
+    ), becomes AS MATERIALIZED (
+      SELECT d.*,
+             CASE d.fate WHEN 'cancelled' THEN 'cancelled' WHEN 'exhausted' THEN 'failed' ELSE d."to" END AS to_state,
+             CASE d.fate WHEN 'cancelled' THEN d.cancel_requested WHEN 'exhausted' THEN 'exhausted' ELSE d.code END AS to_code,
+             CASE WHEN d.fate IN ('held twice', 'given back', 'permanent') THEN 'suspect' WHEN d.fate = 'no progress' THEN 'no_progress'
+                  ELSE d.parked END AS parks,
+             CASE d.fate
+               WHEN 'held twice' THEN 'This job made its lane held twice in a row by reporting a provider''s limit.'
+               WHEN 'given back' THEN 'This job was given back ' || d.back || ' times in a row, by a provider''s limit or because it was blocked.'
+               WHEN 'permanent' THEN d.reason
+               WHEN 'no progress' THEN format('Its last %s attempts ended alike (%s) and left the same behind. The last one: %s',
+                                              policy ->> 'same_head', d.outcome, d.reason)
+               ELSE d.question END AS asks,
+             CASE WHEN d.outcome = 'blocked' AND d.wait_s IS NULL
+                    THEN least((policy ->> 'blocked_cap_s')::float8, (policy ->> 'blocked_base_s')::float8 * 2 ^ least(d.back - 1, 30))
+                  -- not at random: a proxy that answers for a forge away has minutes
+                  WHEN d.permanent
+                    THEN least((policy ->> 'permanent_cap_s')::float8, (policy ->> 'permanent_base_s')::float8 * 2 ^ least(d.back - 1, 30))
+                  ELSE d.wait_s END AS waits_s
+        FROM judged d
+    ), moved AS (
+      UPDATE job j
+         SET state = b.to_state, reason = b.to_code,
+             finished_at = CASE WHEN b.to_state IN ('delivered', 'failed', 'cancelled') THEN clock_timestamp() END,
+             attempts = j.attempts - CASE WHEN b.burns THEN 0 ELSE 1 END, given_back = b.back,
+             given_back_by = coalesce(b.back_by, j.given_back_by), spent_usd = j.spent_usd + coalesce(b.usd, 0),
+             claimed_by = NULL, claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL, claim_place = NULL,
+             cancel_requested = NULL,
+             parked = CASE WHEN b.to_state = 'pending' THEN b.parks END,
+             parked_at = CASE WHEN b.to_state = 'pending' AND b.parks IS NOT NULL THEN clock_timestamp() END,
+             question = CASE WHEN b.to_state = 'pending' THEN b.asks END,
+             not_before = CASE WHEN b.to_state = 'pending' THEN clock_timestamp() + make_interval(secs => b.waits_s) END,
+             not_before_reason = CASE WHEN b.to_state = 'pending' AND b.waits_s IS NOT NULL THEN b.wait_reason END,
+             result_attempt = CASE WHEN b.to_state = 'publishing' THEN b.attempt_id END,
+             summary = coalesce(nullif(b.summary, ''), j.summary)
+        FROM becomes b
+       WHERE j.id = ANY (held) AND j.id = b.job_id
+      RETURNING j.id, j.state, j.reason, j.lane, b.token, b.claim_no, b.claimed_by, b.outcome, b.burns,
+                b."to" = 'publishing' AND b.recorded_at IS NULL AS unrecorded
+    ), told AS (
+      INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
+      SELECT v.id, 'runner ' || v.claimed_by, 'settle', 'claimed', v.state, v.reason,
+             jsonb_build_object('claim_no', v.claim_no, 'outcome', v.outcome, 'burned', v.burns)
+        FROM moved v
+    )
+    SELECT v.* FROM moved v
   LOOP
-    token := e.token;
-    answer := settle_claim(
-      in_job => e.job_id, in_token => e.token, in_outcome => e.outcome, in_burns => e.burns, in_to => e."to", in_code => e.code,
-      in_parked => e.parked, in_question => e.question, in_wait_s => e.wait_s, in_wait_reason => e.wait_reason,
-      in_reason => e.reason, in_summary => e.summary, in_exit_code => e.exit_code, in_usage => e.usage,
-      in_output_head => e.output_head, in_output_tail => e.output_tail, in_asked_s => e.asked_s,
-      in_cannot_start => e.cannot_start, in_counts => e.counts, in_policy => in_policy, in_permanent => e.permanent,
-      in_notify => false, in_head => e.head);
+    IF m.unrecorded THEN
+      RAISE EXCEPTION 'attempt % of job % ends as done, but no result was recorded', m.claim_no, m.id
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
+    END IF;
+    settled := settled + 1;
+    wakes := 'tireless_mirror'::text || also;
+    IF m.state IN ('delivered', 'failed', 'cancelled') THEN
+      ended := ended || m.id;
+      wakes := wakes || 'tireless_look'::text;
+    ELSIF m.state = 'publishing' THEN
+      wakes := wakes || 'tireless_publish'::text;
+    ELSIF m.state = 'pending' THEN
+      wakes := wakes || ('tireless_lane ' || m.lane);
+    END IF;
+    IF notify THEN
+      PERFORM pg_notify(split_part(w, ' ', 1), split_part(w, ' ', 2)) FROM unnest(wakes) AS w;
+      wakes := '{}';
+    END IF;
+    token := m.token;
+    answer := 'done'::text || wakes;
     RETURN NEXT;
   END LOOP;
+  IF settled <> cardinality(held) THEN
+    RAISE EXCEPTION 'of the jobs %, % have an attempt with the number of their claim', held, settled;
+  END IF;
+
+  IF kin AND ended <> '{}' THEN
+    PERFORM jobs_ended(ended);
+  ELSIF ended <> '{}' THEN
+    INSERT INTO look (repository_id, number, why)
+    SELECT i.repository_id, i.number, 'job ended' FROM job j JOIN issue i ON i.id = j.issue_id WHERE j.id = ANY (ended) ORDER BY 1, 2
+    ON CONFLICT (repository_id, number) DO UPDATE
+      SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
+  END IF;
+  IF limited IS NOT NULL THEN
+    PERFORM wake_repository(limited, 'runner ' || known.claimed_by);
+  END IF;
 END $$;
 
 -- ------------------------------------------------------------------------------------------------ sweeps

@@ -28,8 +28,7 @@ from tireless.store.db import Connection, connect, transaction
 from tireless.store.jobs import NewJob, enqueue, refresh_lane
 from tireless.store.publish import Delivery, load_delivery
 from tireless.store.record import NewChild, RecordedResult, record_result
-from tireless.store.settle import Ending, settle
-from tireless.store.together import Word, settle_together
+from tireless.store.settle import Ending, Word, settle, settle_together
 
 ME = RunnerId("r1", "h1", uuid4())
 NAME = "tireless cut"

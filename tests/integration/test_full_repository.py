@@ -13,7 +13,7 @@ from tireless.domain.outcome import Outcome
 from tireless.store import claim
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection
-from tireless.store.settle import Answer, Ending, settle
+from tireless.store.settle import POLICY, SETTLE, Answer, Ending, Word, settle, settle_values
 from tireless.store.sweep import wake_full
 
 ME = RunnerId("r1", "h1", uuid4())
@@ -40,11 +40,9 @@ async def pages_of_a_claim(conn: Connection) -> int:
 
 async def pages_of_an_end(conn: Connection, running: Claim) -> int:
     """Of settling the full repository's running job."""
-    query = """
-    SELECT settle_claim({job}, '{token}', 'failed', true, 'failed', 'rejected', NULL, NULL, NULL, NULL, 'why', '', 44,
-                        NULL, '', '', NULL, NULL, 0, '{{}}')
-    """
-    return await pages(conn, query.format(job=running.job_id, token=running.token))
+    word = Word(running.job_id, running.token, Ending(outcome=Outcome.FAILED, reason="why"))
+    values = settle_values([word], policy=POLICY, alone=True, notify=True)
+    return await pages(conn, AsyncClientCursor(conn).mogrify(SETTLE, values))
 
 
 async def full(conn: Connection, count: int) -> Claim:

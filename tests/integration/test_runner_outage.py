@@ -28,7 +28,7 @@ from tireless.store.db import pool as open_pool
 
 PAINT: list[Step] = [write("a.txt", "red\n"), commit("Paint it"), result("done", summary="Painted.")]
 PUSH = r"widgets\.git/(info/refs\?service=git-receive-pack|git-receive-pack)"
-SETTLE = b"SELECT settle_claim("
+SETTLE = b"FROM settle_claims("
 EXPIRY = "SELECT claim_expires_at FROM job"
 
 

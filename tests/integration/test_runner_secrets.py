@@ -150,7 +150,7 @@ async def test_nothing_secret_on_failure_paths(bench: Bench, dsn: str) -> None:
         await bench.gate.line()
         await bench.until(lambda: rows.value(bench.conn, ended), 2)
         await bench.stage.alice.add_collaborator(path, bot.login, "read")
-        door.cut_at(b"SELECT settle_claim(")
+        door.cut_at(b"FROM settle_claims(")
         bench.gate.release()
         await bench.until(lambda: bench.state(made), ("waiting", "backoff"))
         door.shut()

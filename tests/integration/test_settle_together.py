@@ -16,18 +16,12 @@ from tests.support import rows
 from tireless.domain.outcome import Outcome
 from tireless.errors import Refused, StoreError
 from tireless.store import steer
-from tireless.store.claim import renew_claim
+from tireless.store.claim import RunnerId, claim_next, renew_claim
 from tireless.store.db import Connection, constraint_of
 from tireless.store.look import Wake, take_looks, write_look
 from tireless.store.record import Answer
-from tireless.store.settle import Ending, settle
+from tireless.store.settle import Ending, Policy, Word, fate, settle, settle_together
 from tireless.store.sweep import expire_stale_claims
-from tireless.store.together import Word, settle_together
-
-APART = {Outcome.QUOTA, Outcome.RETRY, Outcome.FAILED, Outcome.AGENT_ERROR, Outcome.NO_EVIDENCE, Outcome.OVER_BUDGET}
-APART |= {Outcome.PROTOCOL_ERROR, Outcome.TIMEOUT, Outcome.STALLED}
-"""They count for their lane's breaker, or hold it: what they write is not theirs alone."""
-TOGETHER = [outcome for outcome in Outcome if outcome not in APART and outcome is not Outcome.LEASE_LOST]
 
 CAME_TO = """
 SELECT j.state, j.reason, j.attempts, j.claim_no, j.given_back, j.given_back_by, j.spent_usd, j.parked, j.question,
@@ -57,6 +51,11 @@ def ending(outcome: Outcome, **more: Any) -> Ending:
     return replace(whole, **more)
 
 
+TOGETHER = [outcome for outcome in Outcome if outcome not in {Outcome.QUOTA, Outcome.LEASE_LOST}]
+FAILURES = [outcome for outcome in TOGETHER if fate(ending(outcome)).counts > 0]
+"""They count for their lane's breaker."""
+
+
 def word(made: rows.Made, said: Ending) -> Word:
     """The last word on a claimed job."""
     return Word(*made.claim, said)
@@ -66,6 +65,12 @@ def nobody(_wakes: Sequence[Wake]) -> None:
     """A bell that nobody hears."""
 
 
+async def counted(conn: Connection, *lanes: str) -> None:
+    """Lanes of which a failure was counted once, and is long forgotten."""
+    for lane in lanes:
+        await conn.execute("INSERT INTO lane_breaker (lane) VALUES (%(lane)s)", {"lane": await rows.lane(conn, lane)})
+
+
 async def came_to(conn: Connection, made: rows.Made) -> list[dict[str, object]]:
     """All that an end writes about its job, but times and ids."""
     return await rows.rows(conn, CAME_TO, job=made.job_id)
@@ -73,6 +78,7 @@ async def came_to(conn: Connection, made: rows.Made) -> list[dict[str, object]]:
 
 async def test_together_each_comes_to_what_it_comes_to_alone(conn: Connection) -> None:
     """Job, attempt, event, mirror and look are written as `settle` writes them, also for one asked to cancel."""
+    await counted(conn, rows.LANE)
     asked: list[dict[str, Any]] = [{}, {"cancel_requested": "closed"}, {"max_attempts": 1}]
     words, pairs = [], []
     for outcome in TOGETHER:
@@ -90,6 +96,33 @@ async def test_together_each_comes_to_what_it_comes_to_alone(conn: Connection) -
         assert await came_to(conn, other) == alone
 
 
+async def test_failures_count_in_the_order_they_came(conn: Connection) -> None:
+    """The breaker is what it would be had each spoken alone: a success between failures has them begin anew."""
+    await counted(conn, "alone", "together")
+    policy = Policy(breaker_failures=3, breaker_issues=2)
+    breaker = """
+    SELECT b.failures, cardinality(b.issues) AS issues, b.opened, h.grown, h.source
+      FROM lane_breaker b LEFT JOIN lane_hold h ON h.lane = b.lane WHERE b.lane = %(lane)s
+    """
+    opened = 0
+    for turn in range(25):
+        chance = random.Random(turn)
+        several = [Outcome.FAILED, Outcome.RETRY, Outcome.FAILED, Outcome.NO_CHANGE, Outcome.SHUTDOWN]
+        outcomes = chance.choices(several, k=chance.randint(2, 9))
+        for outcome in outcomes:
+            made = await rows.job(conn, state="claimed", lane_name="alone")
+            assert await settle(conn, *made.claim, ending(outcome), policy=policy) is Answer.DONE
+        words = [
+            word(await rows.job(conn, state="claimed", lane_name="together"), ending(outcome)) for outcome in outcomes
+        ]
+        assert len(await settle_together(conn, words, policy=policy, ring=nobody)) == len(words)
+        (alone,) = await rows.rows(conn, breaker, lane="alone")
+        assert await rows.rows(conn, breaker, lane="together") == [alone], outcomes
+        opened += alone["source"] == "breaker"
+        await conn.execute("DELETE FROM lane_hold")
+    assert 5 < opened < 25
+
+
 async def test_one_commit_for_all(conn: Connection) -> None:
     """They are one transaction: every attempt is written by the same one."""
     several = [await rows.job(conn, state="claimed") for _ in range(5)]
@@ -101,7 +134,7 @@ Prepare = Callable[[Connection], Coroutine[None, None, Word]]
 
 
 def counting(outcome: Outcome) -> Prepare:
-    """One that the lane's breaker or a hold hears of."""
+    """The first failure of its lane, or one that holds it."""
 
     async def prepare(conn: Connection) -> Word:
         return word(await rows.job(conn, state="claimed"), ending(outcome, asked_s=60.0))
@@ -152,7 +185,7 @@ async def of_a_doubtful_repository(conn: Connection) -> Word:
 @pytest.mark.parametrize(
     "prepare",
     [
-        *map(counting, sorted(APART)),
+        *map(counting, [*FAILURES, Outcome.QUOTA]),
         of_a_child,
         of_a_plan,
         of_a_limit,
@@ -160,7 +193,7 @@ async def of_a_doubtful_repository(conn: Connection) -> Word:
         of_a_host_that_cannot,
         of_a_doubtful_repository,
     ],
-    ids=[*sorted(APART), "child", "plan", "limit", "probe", "setup", "doubtful"],
+    ids=[*FAILURES, Outcome.QUOTA, "child", "plan", "limit", "probe", "setup", "doubtful"],
 )
 async def test_who_moves_more_than_his_job_is_left_to_speak_alone(conn: Connection, prepare: Prepare) -> None:
     """It gets no answer and nothing of it is written; its company is settled; alone it is settled as ever."""
@@ -193,6 +226,28 @@ async def test_a_claim_that_is_gone_has_no_answer(conn: Connection) -> None:
     assert len(await rows.events(conn, before.job_id)) == 1
 
 
+async def test_a_claim_that_was_lost_says_nothing_of_the_one_that_lives(conn: Connection) -> None:
+    """A runner may have two claims of one job, the first one swept: what is said of that is not written nor counted."""
+    await counted(conn, rows.LANE)
+    made = await rows.job(conn, state="claimed")
+    await rows.expire(conn, made.job_id)
+    await expire_stale_claims(conn)
+    (claim,) = await claim_next(conn, [rows.LANE], runner=RunnerId("r1", "h1", uuid4()))
+    assert claim.job_id == made.job_id
+    stale, live = word(made, ending(Outcome.FAILED)), Word(claim.job_id, claim.token, ending(Outcome.NO_CHANGE))
+    assert await settle_together(conn, [stale, live, stale], ring=nobody) == {claim.token: Answer.DONE}
+    assert await rows.value(conn, "SELECT failures FROM lane_breaker") == 0
+    assert await rows.states(conn, [made]) == ["delivered"]
+
+
+async def test_what_is_said_twice_counts_once(conn: Connection) -> None:
+    """In one group, by one token."""
+    await counted(conn, rows.LANE)
+    fails = word(await rows.job(conn, state="claimed"), ending(Outcome.FAILED))
+    assert await settle_together(conn, [fails, fails], ring=nobody) == {fails.token: Answer.DONE}
+    assert await rows.value(conn, "SELECT failures FROM lane_breaker") == 1
+
+
 async def test_a_locked_job_is_not_waited_for(dsn: str) -> None:
     """A renewal that has not committed holds several jobs: who waited for one of them might be waited for by it."""
     async with rows.connections(dsn, 2) as (conn, renewing):
@@ -202,6 +257,21 @@ async def test_a_locked_job_is_not_waited_for(dsn: str) -> None:
             assert set(await renew_claim(renewing, [held.claim])) == {held.token}
             assert await settle_together(conn, words, ring=nobody) == {free.token: Answer.DONE}
         assert await settle_together(conn, words, ring=nobody) == {held.token: Answer.DONE}
+
+
+async def test_a_locked_breaker_is_not_waited_for(dsn: str) -> None:
+    """Who counts a failure in it may be in no hurry; company that counts nothing goes on, and so do other lanes."""
+    async with rows.connections(dsn, 2) as (conn, counting):
+        await counted(conn, "busy", "idle")
+        made = [await rows.job(conn, state="claimed", lane_name=lane) for lane in ("busy", "busy", "idle")]
+        fails, fine, other = made
+        words = [word(fails, ending(Outcome.FAILED)), word(fine, ending(Outcome.NO_CHANGE))]
+        words.append(word(other, ending(Outcome.FAILED)))
+        async with counting.transaction():
+            await counting.execute("SELECT FROM lane_breaker WHERE lane = 'busy' FOR NO KEY UPDATE")
+            answers = await settle_together(conn, words, ring=nobody)
+            assert answers == dict.fromkeys([fine.token, other.token], Answer.DONE)
+        assert await settle_together(conn, words, ring=nobody) == {fails.token: Answer.DONE}
 
 
 async def test_one_that_is_refused_refuses_them_all(conn: Connection) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support import rows
 from tireless.domain.outcome import Outcome
 from tireless.services.settling import Settling
-from tireless.store import together
+from tireless.store import settle
 from tireless.store.db import Connection, Pool, pool
 from tireless.store.look import Wake
 from tireless.store.record import Answer
@@ -94,7 +94,7 @@ async def test_while_some_are_on_their_way_others_gather(dsn: str, conn: Connect
 async def test_more_than_fit_go_in_turn(conn: Connection, ends: Settling, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement has its most; nobody is left over, the last one alone speaks alone."""
     monkeypatch.setattr("tireless.services.settling.MAX_TOGETHER", 3)
-    assert together.MAX_TOGETHER > 3
+    assert settle.MAX_TOGETHER > 3
     answers = await asyncio.gather(*settling(ends, await claimed(conn, 7)))
     assert answers == [Answer.DONE] * 6 + [None]
     assert await rows.value(conn, WRITERS) == 2

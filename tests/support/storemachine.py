@@ -26,13 +26,12 @@ from tireless.domain.job import TRANSITIONS, Cancelled, Kind, State
 from tireless.domain.outcome import Outcome
 from tireless.domain.routing import Route
 from tireless.errors import Refused, StoreUnavailable
-from tireless.store import claim, deliver, lanes, publish, record, steer, sweep, together
+from tireless.store import claim, deliver, lanes, publish, record, steer, sweep
 from tireless.store import settle as settling
 from tireless.store.claim import RunnerId
 from tireless.store.db import Connection, connect
 from tireless.store.jobs import NewJob, enqueue, refresh_lane
-from tireless.store.settle import Ending, Policy
-from tireless.store.together import Word
+from tireless.store.settle import Ending, Policy, Word
 
 T = TypeVar("T")
 
@@ -54,7 +53,7 @@ SELDOM = st.sampled_from([None, None, None, 1, 2])
 Limits = tuple[int | None, int | None]
 CAPS = st.sampled_from([None, None, None, 1, 3])
 OUTCOMES = st.sampled_from(sorted({*Outcome} - {Outcome.LEASE_LOST}) + [Outcome.QUOTA] * 4 + [Outcome.DONE] * 4)
-MOSTLY_FINE = st.sampled_from([*sorted(sm.SUCCESS | sm.NEUTRAL), Outcome.FAILED])
+MOSTLY_FINE = st.sampled_from([*sorted(sm.SUCCESS | sm.NEUTRAL), Outcome.FAILED, Outcome.RETRY])
 SAME_NAME = "runner"
 """Every claim is made under one runner name: the token fences, never the name."""
 
@@ -168,7 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model = Model()
         self.tx: Open | None = None
         self.whole = True
-        self.before: dict[int, str] = {}
+        self.before: dict[int, tuple[str, int]] = {}
         self.tokens: list[tuple[int, UUID]] = []
         self.gone: dict[int, Job] = {}
         self.takes: list[publish.Delivery] = []
@@ -189,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
     async def step(self, act: Awaitable[None]) -> None:
         """One step, whole."""
         await self.clear_of_deadlines()
-        self.before = {job.id: job.state for job in self.model.jobs.values()}
+        self.before = {job.id: (job.state, job.claim_no) for job in self.model.jobs.values()}
         await act
         await self.agree()
 
@@ -521,7 +520,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @act(6, lane=st.sampled_from(LANES), which=st.lists(ANY, max_size=3), outcomes=st.lists(MOSTLY_FINE, min_size=6))
     async def settle_together(self, lane: str, which: list[int], outcomes: list[Outcome]) -> None:
-        """Last words in one transaction: who may go together is settled, in the order of the issues, nobody else is."""
+        """Last words in one transaction: who may go together is settled, in the order of arrival, nobody else is."""
         claimed = [(job, job.token, job.id) for job in await self._claim(lane, HOSTS[0], 3)]
         words: dict[UUID, tuple[Job, Outcome]] = {}
         for found, outcome in zip([*claimed, *map(self.token, which)], outcomes, strict=False):
@@ -531,16 +530,17 @@ class StoreMachine(RuleBasedStateMachine):
             return
         going = {token for token, (job, outcome) in words.items() if self._goes_with_others(job, token, outcome)}
         said_of = [Word(job.id, token, said(outcome)) for token, (job, outcome) in words.items()]
-        answers = await self.call(together.settle_together(self.conn, said_of, policy=POLICY, ring=lambda _wakes: None))
+        answers = await self.call(settling.settle_together(self.conn, said_of, policy=POLICY, ring=lambda _wakes: None))
         assert answers == dict.fromkeys(going, "done")
         self.did("settled together", len(going))
-        for token in sorted(going, key=lambda token: (words[token][0].issue.repo, words[token][0].issue.number)):
+        self.did("failed together", sum(words[token][1] not in sm.SUCCESS | sm.NEUTRAL for token in going))
+        for token in (token for token in words if token in going):
             assert self.model.settle(words[token][0], token, words[token][1]) == "done"
 
     def _goes_with_others(self, job: Job, token: UUID, outcome: Outcome) -> bool:
         """It is held, by nobody else at this moment, and its end is its own affair."""
         shares = (job.issue.child and not job.issue.child_ended) or self.model.limits[job.issue.repo] is not None
-        shares = shares or self.model.lanes[job.lane].probe == token or outcome not in sm.SUCCESS | sm.NEUTRAL
+        shares = shares or self.model.lanes[job.lane].probe == token
         return not shares and outcome is not Outcome.QUOTA and self.model.holds(job, token) and self.free(jobs=[job])
 
     def _sayable(self, job: Job, outcome: Outcome) -> Outcome:

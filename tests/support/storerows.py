@@ -70,7 +70,8 @@ BEGIN_AGAIN = """
 BEGIN;
 SET LOCAL session_replication_role = replica;
 DELETE FROM job_event; DELETE FROM attempt; DELETE FROM job; DELETE FROM request; DELETE FROM look; DELETE FROM mirror;
-DELETE FROM lane_hold; DELETE FROM lane_breaker;
+DELETE FROM lane_hold; DELETE FROM lane_success; DELETE FROM lane_breaker;
+INSERT INTO lane_breaker (lane) SELECT name FROM lane;
 UPDATE lane SET probing = false, probe_token = NULL, probe_since = NULL, probe_avoid_job = NULL, max_running = NULL,
                 max_usd = NULL;
 UPDATE issue SET content_hash = approved_hash, children_done = 0;
@@ -118,17 +119,19 @@ async def asked(conn: Connection, issue_id: int) -> int:
     return int(row[0])
 
 
-def compare(model: Model, seen: Seen, before: dict[int, str]) -> None:
+def compare(model: Model, seen: Seen, before: dict[int, tuple[str, int]]) -> None:
     """The rows are as the model has them. Times the database chose and turns given together are taken over.
 
-    `before`: states at the beginning of the step.
+    `before`: states and numbers of claims at the beginning of the step.
     """
     jobs = seen["jobs"] or {}
     assert {int(key) for key in jobs} == set(model.jobs)
-    woken = [j for j in model.jobs.values() if j.state == "pending" and before.get(j.id) != "pending"]
+    woken = [j for j in model.jobs.values() if j.state == "pending" and before.get(j.id) != ("pending", j.claim_no)]
     for job in model.jobs.values():
         _compare_job(job, jobs[str(job.id)], {j.id for j in woken} if len(woken) > 1 else set())
-    given = [(j.issue.repo, j.lane, j.priority, j.turn) for j in woken if before.get(j.id) in (None, "waiting")]
+    given = [
+        (j.issue.repo, j.lane, j.priority, j.turn) for j in woken if before.get(j.id, ("waiting", 0))[0] == "waiting"
+    ]
     assert len(set(given)) == len(given), f"turns given twice: {given}"
     assert set(seen["lanes"]) == set(model.lanes)
     for name in model.lanes:

@@ -16,8 +16,7 @@ from tireless.errors import StoreError
 from tireless.store.db import Pool
 from tireless.store.look import Ring
 from tireless.store.record import Answer
-from tireless.store.settle import POLICY, Ending, Policy
-from tireless.store.together import MAX_TOGETHER, Word, settle_together
+from tireless.store.settle import MAX_TOGETHER, POLICY, Ending, Policy, Word, settle_together
 
 _log = log.get(__name__)
 

@@ -1,13 +1,14 @@
 """The runner's last word on an attempt, and what it makes of the job; fenced by the claim token, once.
 
-The token dies with the sweep, not with the clock: finished work still settles after an outage.
+The token dies with the sweep, not with the clock: finished work still settles after an outage. Ends that are due at
+once go together: one statement, one transaction, one commit on the disk.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import assert_never
 from uuid import UUID
@@ -15,8 +16,7 @@ from uuid import UUID
 from tireless.domain import retry
 from tireless.domain.job import Failure, Parked, State
 from tireless.domain.outcome import Outcome, burns, repeats
-from tireless.errors import StoreError
-from tireless.store.db import Connection, clean_json, clean_text, jsonb, translate
+from tireless.store.db import Connection, clean_json, clean_text, translate
 from tireless.store.look import Ring, Wake
 from tireless.store.record import Answer as Answer  # what settle answers, for its callers
 
@@ -133,15 +133,8 @@ def _backoff(ending: Ending) -> float:
 
 
 SETTLE = """
-SELECT settle_claim(
-  in_job => %(job_id)s::bigint, in_token => %(token)s::uuid, in_outcome => %(outcome)s, in_burns => %(burns)s::boolean,
-  in_to => %(to)s, in_code => %(code)s, in_parked => %(parked)s, in_question => %(question)s,
-  in_wait_s => %(wait_s)s::float8, in_wait_reason => %(wait_reason)s,
-  in_reason => %(reason)s, in_summary => %(summary)s, in_exit_code => %(exit_code)s::int, in_usage => %(usage)s::jsonb,
-  in_output_head => %(output_head)s, in_output_tail => %(output_tail)s,
-  in_asked_s => %(asked_s)s::float8, in_cannot_start => %(cannot_start)s, in_counts => %(counts)s::int,
-  in_policy => %(policy)s::jsonb, in_permanent => %(permanent)s::boolean, in_notify => %(notify)s::boolean,
-  in_head => %(head)s, in_doubtful => %(doubtful)s::boolean)
+SELECT token, answer FROM settle_claims(ids => %(ids)s::bigint[], ends => %(ends)s::jsonb, policy => %(policy)s::jsonb,
+                                        alone => %(alone)s::boolean, notify => %(notify)s::boolean)
 """
 
 
@@ -158,37 +151,78 @@ async def settle(
     """
     if ending.outcome is Outcome.LEASE_LOST:
         return Answer.LOST
-    values = said(job_id, token, ending) | {"policy": policy_json(policy), "notify": ring is None}
-    if ending.usage is not None:
-        values["usage"] = jsonb(values["usage"])
     with translate(f"settling job {job_id} as {ending.outcome}"):
-        row = await (await conn.execute(SETTLE, values)).fetchone()
-    if row is None:
-        raise StoreError(f"settling job {job_id} gave no answer: the function settle_claim was replaced")
-    answer, *wakes = row[0]
+        answers = await _settle(conn, [Word(job_id, token, ending)], policy, ring, alone=True)
+    return answers[token]
+
+
+MAX_TOGETHER = 32
+"""The most ends of one statement: each may bring 128 KiB of its agent's output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """The last word on one attempt, as `settle` takes it."""
+
+    job_id: int
+    token: UUID
+    ending: Ending
+
+
+async def settle_together(
+    conn: Connection, words: Sequence[Word], *, policy: Policy = POLICY, ring: Ring
+) -> dict[UUID, Answer]:
+    """Settle those that can go together, at most MAX_TOGETHER: all of them, or none when an error is raised.
+
+    By token; a word that has no answer is to be said alone, by `settle`: its claim is gone, or locked by somebody at
+    this moment, or it moves more than its own job (a limit, a plan, a hold, a repository). `ring` is told whom to wake.
+    StoreError and ValueError as `settle`'s, for any of the words; then each should be said alone.
+    """
+    with translate(f"settling {len(words)} jobs together"):
+        once = {word.token: word for word in words if word.ending.outcome is not Outcome.LEASE_LOST}
+        return await _settle(conn, list(once.values()), policy, ring, alone=False)
+
+
+async def _settle(
+    conn: Connection, words: Sequence[Word], policy: Policy, ring: Ring | None, *, alone: bool
+) -> dict[UUID, Answer]:
+    values = settle_values(words, policy=policy, alone=alone, notify=ring is None)
+    answered = await (await conn.execute(SETTLE, values)).fetchall()
     if ring is not None:
-        ring_for(wakes, ring)
-    return Answer(answer)
+        _ring_for((wake for _, (_, *wakes) in answered for wake in wakes), ring)
+    return {token: Answer(answer) for token, (answer, *_) in answered}
 
 
-def ring_for(wakes: Iterable[str], ring: Ring) -> None:
-    """Tell `ring` whom settle_claim named behind its answers, each once: a channel, perhaps a blank and its payload."""
+def settle_values(words: Sequence[Word], *, policy: Policy, alone: bool, notify: bool) -> dict[str, object]:
+    """What SETTLE takes. ValueError as `settle`."""
+    return {
+        "ids": [word.job_id for word in words],
+        "ends": json.dumps([_said(word) for word in words], ensure_ascii=False),
+        "policy": _policy_json(policy),
+        "alone": alone,
+        "notify": notify,
+    }
+
+
+def _ring_for(wakes: Iterable[str], ring: Ring) -> None:
+    """Tell `ring` whom settle_claims named behind its answers, each once: a channel, perhaps with its payload."""
     if once := dict.fromkeys(wakes):
         ring([Wake(*wake.split(" ")) for wake in once])
 
 
 @functools.lru_cache(maxsize=16)
-def policy_json(policy: Policy) -> str:
+def _policy_json(policy: Policy) -> str:
     """As JSON, made once: a process has one policy."""
     return json.dumps(asdict(policy))
 
 
-def said(job_id: int, token: UUID, ending: Ending) -> dict[str, object]:
-    """What settle_claim is told, by name; every text is storable. ValueError as `settle`."""
+def _said(word: Word) -> dict[str, object]:
+    """What settle_claims is told of one end, by name; every text is storable. ValueError as `settle`."""
+    ending = word.ending
     becomes = fate(ending)
     return {
-        "job_id": job_id,
-        "token": token,
+        "job_id": word.job_id,
+        "token": str(word.token),
         "outcome": ending.outcome.value,
         "burns": burns(ending.outcome),
         "to": becomes.to.value,
