@@ -36,6 +36,9 @@ ME = RunnerId("bench", "localhost", uuid4())
 GREATEST = 16
 """Workers of the promises."""
 
+CONNECTIONS = 10
+"""Of a runner's pool at most: the setting's default, database.connections."""
+
 _WARM = 6
 """Pairs before the clock runs: then each statement is prepared and has its generic plan, as in a process that lives."""
 
@@ -130,7 +133,10 @@ class Ours:
         """As services/runner.py does it: whoever is free is claimed for at once, ends due at once go together."""
         jobs = self._sizes.jobs_for(slots)
         await self._rows.pending(lane, jobs + slots * _WARM)
-        async with _pool(self._url, slots + 2) as connections, _ringing(connections) as ring:
+        async with (
+            pool(self._url, max_size=CONNECTIONS, application_name=WHO) as connections,
+            _ringing(connections) as ring,
+        ):
             runner = _Runner(connections, lane, slots, ring)
             await runner.work(slots * _WARM)
             begun = time.perf_counter()

@@ -509,6 +509,44 @@ END $$;
 
 -- ------------------------------------------------------------------------------------------------ settle
 
+-- What an end writes beside its own job, whatever becomes of that: of the repository, the provider (a probe, the breaker, a
+-- quota) and the host. True when its job made its lane held twice in a row.
+-- A success that finds the breaker's row locked waits for nobody.
+CREATE FUNCTION settle_shared(
+  j job, outcome text, counts int, probes boolean, doubtful boolean, cannot_start text, because text, asked_s double precision, policy jsonb
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF doubtful THEN
+    UPDATE repository r SET doubted_at = clock_timestamp(), poll_not_before = '-infinity'
+     WHERE r.id = j.repository_id AND r.doubted_at IS NULL;
+  END IF;
+  IF probes THEN
+    UPDATE lane l
+       SET probing = (outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR outcome = 'done' AND counts = 0)
+                     AND l.probe_since + probe_lives() > clock_timestamp(),
+           probe_token = NULL, probe_since = NULL
+     WHERE l.name = j.lane AND l.probe_token = j.claim_token;
+  END IF;
+  IF counts > 0 THEN
+    PERFORM count_failure(j, policy);
+  ELSIF counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = j.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) THEN
+    PERFORM FROM lane_breaker k WHERE k.lane = j.lane FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      UPDATE lane_breaker k SET failures = 0, issues = '{}', opened = 0, quotas = 0 WHERE k.lane = j.lane;
+    ELSE
+      INSERT INTO lane_success (lane) VALUES (j.lane);  -- whoever counts next finds it (breaker_of)
+    END IF;
+  END IF;
+  IF cannot_start IS NOT NULL THEN
+    INSERT INTO lane_hold (lane, source, host, until, reason, held_by, job_id)
+    VALUES (j.lane, 'setup', j.claimed_host, clock_timestamp() + make_interval(secs => (policy ->> 'setup_hold_s')::float8),
+            cannot_start, 'runner ' || j.claimed_by, j.id)
+    ON CONFLICT (lane, source, host) DO UPDATE
+      SET until = EXCLUDED.until, reason = EXCLUDED.reason, held_by = EXCLUDED.held_by, job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
+  END IF;
+  RETURN outcome = 'quota' AND hold_for_quota(j, asked_s, because, policy);
+END $$;
+
 -- The last words on attempts, each fenced by its token; what each comes to was decided in store/settle.py, whose objects
 -- `ends` is a list of; `ids` are their jobs. In one transaction, which is one commit, and in few statements: a job more is rows.
 -- A row for each token. First 'done', 'already' (this attempt ended thus: the reply to the commit was lost) or 'lost'; behind
@@ -524,124 +562,85 @@ RETURNS TABLE (token uuid, answer text[]) LANGUAGE plpgsql SET plan_cache_mode =
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_column
 DECLARE
-  known    record;
   e        record;
+  one      job;
   m        record;
-  held     bigint[];           -- the jobs that are settled, locked
-  shared   boolean;            -- does an end touch what its job shares with others?
+  held     bigint[] := '{}';   -- the jobs that are settled, locked
   kin      boolean := false;   -- is it a plan, or a child of one?
   limited  bigint;             -- its repository, if that has a limit
-  cleared  text[] := '{}';
+  cleared  text[] := '{}';     -- lanes whose breaker has nothing counted since the last failure here
   suspects bigint[] := '{}';
-  also     text[] := '{}';
+  also     text[] := '{}';     -- whom to wake beside those that each job wakes
   ended    bigint[] := '{}';
-  settled  int := 0;
   wakes    text[];
 BEGIN
   -- Before any repository or lane: who shuts claims out has `attempt` first, and those after it.
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
-  -- Read plainly, for locks that come before the job's and for what is seldom so. Only this claim is `probe_token`, since
-  -- before it was handed out; a failure counted after this read came after this success.
   IF alone THEN
-    SELECT s.token, s.outcome, s."to", s.doubtful, j.id, j.issue_id, j.repository_id, j.claimed_by,
-           num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited,
-           EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL) AS child,
-           EXISTS (SELECT FROM child c WHERE c.job_id = j.id) AS plan,
-           s.counts > 0 OR s.outcome = 'quota' OR s.cannot_start IS NOT NULL OR s.doubtful OR l.probe_token IS NOT DISTINCT FROM s.token
-             OR s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = j.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0))
-             AS shared
-      INTO known
-      FROM jsonb_to_recordset(ends) AS s (token uuid, outcome text, "to" text, counts int, cannot_start text, doubtful boolean)
-      LEFT JOIN job j ON j.id = ids[1] LEFT JOIN repository r ON r.id = j.repository_id LEFT JOIN lane l ON l.name = j.lane;
-    IF known.limited OR known.doubtful THEN
-      PERFORM FROM repository r WHERE r.id = known.repository_id FOR NO KEY UPDATE;
+    -- Read plainly, for locks that come before the job's and for what is seldom so. Only this claim is `probe_token`, since
+    -- before it was handed out; a failure counted after this read came after this success.
+    SELECT s.*, b.issue_id, b.repository_id, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited,
+           EXISTS (SELECT FROM child c WHERE c.issue_id = b.issue_id AND c.ended_at IS NULL) AS child,
+           EXISTS (SELECT FROM child c WHERE c.job_id = b.id) AS plan,
+           l.probe_token IS NOT DISTINCT FROM s.token AS probes,
+           s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = b.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS clears
+      INTO e
+      FROM jsonb_to_recordset(ends) AS s (token uuid, outcome text, "to" text, counts int, reason text, asked_s double precision,
+                                          cannot_start text, doubtful boolean)
+      LEFT JOIN job b ON b.id = ids[1] LEFT JOIN repository r ON r.id = b.repository_id LEFT JOIN lane l ON l.name = b.lane;
+    IF e.limited OR e.doubtful THEN
+      PERFORM FROM repository r WHERE r.id = e.repository_id FOR NO KEY UPDATE;
     END IF;
-    IF known."to" = 'delivered' AND known.child THEN
-      PERFORM lock_plan_of(known.issue_id);
+    IF e."to" = 'delivered' AND e.child THEN
+      PERFORM lock_plan_of(e.issue_id);
     END IF;
-    PERFORM FROM job j WHERE j.id = known.id AND j.claim_token = known.token AND j.state = 'claimed' FOR NO KEY UPDATE;
+    SELECT b.* INTO one FROM job b WHERE b.id = ids[1] AND b.claim_token = e.token AND b.state = 'claimed' FOR NO KEY UPDATE;
     IF NOT FOUND THEN
-      token := known.token;
-      answer := ARRAY[CASE WHEN EXISTS (SELECT FROM attempt a WHERE a.job_id = ids[1] AND a.token = known.token AND a.outcome = known.outcome)
+      token := e.token;
+      answer := ARRAY[CASE WHEN EXISTS (SELECT FROM attempt a WHERE a.job_id = ids[1] AND a.token = e.token AND a.outcome = e.outcome)
                            THEN 'already' ELSE 'lost' END];
       RETURN NEXT;
       RETURN;
     END IF;
-    held := ARRAY[known.id];
-    shared := known.shared;
-    kin := known.child OR known.plan;
-    limited := CASE WHEN known.limited THEN known.repository_id END;
+    held := ids;
+    kin := e.child OR e.plan;
+    limited := CASE WHEN e.limited THEN e.repository_id END;
+    IF (e.counts > 0 OR e.clears OR e.probes OR e.doubtful OR e.cannot_start IS NOT NULL OR e.outcome = 'quota')
+       AND settle_shared(one, e.outcome, e.counts, e.probes, e.doubtful, e.cannot_start, e.reason, e.asked_s, policy) THEN
+      suspects := ids;
+    END IF;
+    IF e.probes THEN also := also || ('tireless_lane ' || one.lane); END IF;
+    IF e.doubtful THEN also := also || 'tireless_look'::text; END IF;
   ELSE
-    WITH said AS MATERIALIZED (
-      SELECT s.* FROM jsonb_to_recordset(ends) AS s (job_id bigint, token uuid, outcome text, counts int, cannot_start text, doubtful boolean)
-    ), picked AS MATERIALIZED (
-      SELECT j.id, j.lane, s.counts > 0 AS fails,
-             s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = j.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS clears
-        FROM said s
-        JOIN job j ON j.id = s.job_id AND j.claim_token = s.token
-        JOIN repository r ON r.id = j.repository_id
-        JOIN lane l ON l.name = j.lane
-       WHERE j.id = ANY (ids) AND j.state = 'claimed' AND s.outcome <> 'quota' AND s.cannot_start IS NULL AND NOT s.doubtful
-         AND num_nonnulls(r.max_running, r.max_runs_per_day) = 0 AND l.probe_token IS DISTINCT FROM s.token
-         AND NOT EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL)
-         AND NOT EXISTS (SELECT FROM child c WHERE c.job_id = j.id)
-         FOR NO KEY UPDATE OF j SKIP LOCKED
-    ), breakers AS MATERIALIZED (
-      -- Before any mirror or look: a second job's failure is counted behind them.
-      SELECT k.lane FROM lane_breaker k WHERE k.lane = ANY (ARRAY(SELECT p.lane FROM picked p WHERE p.fails)) FOR NO KEY UPDATE SKIP LOCKED
-    )
-    SELECT coalesce(array_agg(p.id), '{}'), coalesce(bool_or(p.fails OR p.clears), false) INTO held, shared
-      FROM picked p WHERE NOT p.fails OR p.lane = ANY (ARRAY(SELECT b.lane FROM breakers b));
-  END IF;
-
-  -- Holds and counts speak of the provider, the host and the repository, whatever becomes of the job. In the order of arrival.
-  IF shared THEN
     FOR e IN
-      SELECT s.job_id, s.token, s.outcome, s.counts, s.cannot_start, s.doubtful, s.reason, s.asked_s, j AS job,
-             l.probe_token IS NOT DISTINCT FROM s.token AS probes
-        FROM ROWS FROM (jsonb_to_recordset(ends) AS (
-               job_id bigint, token uuid, outcome text, counts int, cannot_start text, doubtful boolean, reason text, asked_s double precision
-             )) WITH ORDINALITY AS s
-        JOIN job j ON j.id = s.job_id AND j.claim_token = s.token JOIN lane l ON l.name = j.lane
-       WHERE j.id = ANY (held)
-       ORDER BY s.ordinality
+      WITH picked AS MATERIALIZED (
+        SELECT j AS job, s.ordinality, s.outcome, s.counts,
+               s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = j.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS clears
+          FROM ROWS FROM (jsonb_to_recordset(ends) AS (
+                 job_id bigint, token uuid, outcome text, counts int, cannot_start text, doubtful boolean)) WITH ORDINALITY AS s
+          JOIN job j ON j.id = s.job_id AND j.claim_token = s.token
+          JOIN repository r ON r.id = j.repository_id
+          JOIN lane l ON l.name = j.lane
+         WHERE j.id = ANY (ids) AND j.state = 'claimed' AND s.outcome <> 'quota' AND s.cannot_start IS NULL AND NOT s.doubtful
+           AND num_nonnulls(r.max_running, r.max_runs_per_day) = 0 AND l.probe_token IS DISTINCT FROM s.token
+           AND NOT EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL)
+           AND NOT EXISTS (SELECT FROM child c WHERE c.job_id = j.id)
+           FOR NO KEY UPDATE OF j SKIP LOCKED
+      ), breakers AS MATERIALIZED (
+        -- Before any mirror or look, which those of others may wait for.
+        SELECT k.lane FROM lane_breaker k WHERE k.lane = ANY (ARRAY(SELECT (p.job).lane FROM picked p WHERE p.counts > 0)) FOR NO KEY UPDATE SKIP LOCKED
+      ), failing AS MATERIALIZED (
+        SELECT ARRAY(SELECT b.lane FROM breakers b) AS lanes
+      )
+      SELECT p.job, p.outcome, p.counts, p.clears OR (p.job).lane = ANY (f.lanes) AS shared
+        FROM picked p CROSS JOIN failing f
+       WHERE p.counts <= 0 OR (p.job).lane = ANY (f.lanes)
+       ORDER BY p.ordinality  -- of arrival: a success between failures has them begin anew
     LOOP
-      IF e.doubtful THEN
-        UPDATE repository r SET doubted_at = clock_timestamp(), poll_not_before = '-infinity'
-         WHERE r.id = (e.job).repository_id AND r.doubted_at IS NULL;
-        also := also || 'tireless_look'::text;
-      END IF;
-      IF e.probes THEN
-        UPDATE lane l
-           SET probing = (e.outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR e.outcome = 'done' AND e.counts = 0)
-                         AND l.probe_since + probe_lives() > clock_timestamp(),
-               probe_token = NULL, probe_since = NULL
-         WHERE l.name = (e.job).lane AND l.probe_token = e.token;
-        also := also || ('tireless_lane ' || (e.job).lane);
-      END IF;
-      IF e.counts > 0 THEN
-        PERFORM count_failure(e.job, policy);
-        cleared := array_remove(cleared, (e.job).lane);
-      ELSIF e.counts < 0 AND (e.job).lane <> ALL (cleared) THEN
-        IF EXISTS (SELECT FROM lane_breaker k WHERE k.lane = (e.job).lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) THEN
-          PERFORM FROM lane_breaker k WHERE k.lane = (e.job).lane FOR NO KEY UPDATE SKIP LOCKED;
-          IF FOUND THEN
-            UPDATE lane_breaker k SET failures = 0, issues = '{}', opened = 0, quotas = 0 WHERE k.lane = (e.job).lane;
-          ELSE
-            INSERT INTO lane_success (lane) VALUES ((e.job).lane);  -- whoever counts next finds it (breaker_of)
-          END IF;
-        END IF;
-        cleared := cleared || (e.job).lane;
-      END IF;
-      IF e.outcome = 'quota' AND hold_for_quota(e.job, e.asked_s, e.reason, policy) THEN
-        suspects := suspects || e.job_id;
-      END IF;
-      IF e.cannot_start IS NOT NULL THEN
-        INSERT INTO lane_hold (lane, source, host, until, reason, held_by, job_id)
-        VALUES ((e.job).lane, 'setup', (e.job).claimed_host, clock_timestamp() + make_interval(secs => (policy ->> 'setup_hold_s')::float8),
-                e.cannot_start, 'runner ' || (e.job).claimed_by, e.job_id)
-        ON CONFLICT (lane, source, host) DO UPDATE
-          SET until = EXCLUDED.until, reason = EXCLUDED.reason, held_by = EXCLUDED.held_by, job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
+      held := held || (e.job).id;
+      IF e.shared AND e.counts <> 0 AND (e.counts > 0 OR (e.job).lane <> ALL (cleared)) THEN
+        PERFORM settle_shared(e.job, e.outcome, e.counts, false, false, NULL, NULL, NULL, policy);
+        cleared := CASE WHEN e.counts > 0 THEN array_remove(cleared, (e.job).lane) ELSE cleared || (e.job).lane END;
       END IF;
     END LOOP;
   END IF;
@@ -734,7 +733,7 @@ BEGIN
       RAISE EXCEPTION 'attempt % of job % ends as done, but no result was recorded', m.claim_no, m.id
         USING ERRCODE = 'check_violation', CONSTRAINT = 'done_has_a_record';
     END IF;
-    settled := settled + 1;
+    held := array_remove(held, m.id);
     wakes := 'tireless_mirror'::text || also;
     IF m.state IN ('delivered', 'failed', 'cancelled') THEN
       ended := ended || m.id;
@@ -752,8 +751,8 @@ BEGIN
     answer := 'done'::text || wakes;
     RETURN NEXT;
   END LOOP;
-  IF settled <> cardinality(held) THEN
-    RAISE EXCEPTION 'of the jobs %, % have an attempt with the number of their claim', held, settled;
+  IF held <> '{}' THEN
+    RAISE EXCEPTION 'jobs % have no attempt with the number of their claim', held;
   END IF;
 
   IF kin AND ended <> '{}' THEN
@@ -765,7 +764,7 @@ BEGIN
       SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
   END IF;
   IF limited IS NOT NULL THEN
-    PERFORM wake_repository(limited, 'runner ' || known.claimed_by);
+    PERFORM wake_repository(limited, 'runner ' || one.claimed_by);
   END IF;
 END $$;
 

@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
+from tests.support import rows
 from tireless.errors import StoreError, StoreUnavailable
 from tireless.store import db
 from tireless.store.db import Connection, Pool
 
 TERMINATE_OTHERS = """
-SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
@@ -71,6 +72,18 @@ async def test_a_broken_pool_connection_is_not_handed_out(pool: Pool, conn: Conn
     await conn.execute(TERMINATE_OTHERS)
     async with pool.connection() as pooled:
         assert await one(pooled, "SELECT pg_backend_pid()") != before
+
+
+async def test_to_borrow_a_connection_asks_nothing_of_the_server(pool: Pool, conn: Connection) -> None:
+    """It costs no round trip: the last thing the server heard is what the last borrower said."""
+    heard = """
+    SELECT query FROM pg_stat_activity
+     WHERE datname = current_database() AND application_name = 'tireless test pool'
+    """
+    async with pool.connection() as pooled:
+        await pooled.execute("SELECT 'the last word'")
+    async with pool.connection():
+        assert await rows.rows(conn, heard) == [{"query": "SELECT 'the last word'"}]
 
 
 async def test_an_exhausted_pool_is_unavailable(dsn: str) -> None:

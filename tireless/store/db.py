@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import datetime
 from types import TracebackType
@@ -67,7 +68,7 @@ async def connect(url: str, *, autocommit: bool = True, application_name: str) -
 
 
 class Pool(AsyncConnectionPool[Connection]):
-    """Autocommit connections, each checked before it is handed out; waiting too long is StoreUnavailable."""
+    """Autocommit connections, none that is known to be closed; waiting too long is StoreUnavailable."""
 
     async def getconn(self, timeout: float | None = None) -> Connection:  # noqa: ASYNC109 - psycopg_pool's signature
         """One connection, for `putconn` later; `async with pool.connection()` does both."""
@@ -84,11 +85,22 @@ def pool(url: str, *, min_size: int = 1, max_size: int = 10, application_name: s
         max_size=max_size,
         open=False,
         configure=_configure,
-        check=Pool.check_connection,
+        check=_check,
         timeout=_BORROW_S,
         reconnect_timeout=_RECONNECT_S,
         name=application_name,
     )
+
+
+async def _check(conn: Connection) -> None:
+    """Before a connection is handed out. Asks the server only if it has said something since, such as good-bye.
+
+    A peer that vanished without a word is not noticed here, nor by a question: that would wait for it.
+    """
+    waiting = select.poll()
+    waiting.register(conn.fileno(), select.POLLIN)
+    if waiting.poll(0):
+        await Pool.check_connection(conn)
 
 
 @contextlib.asynccontextmanager
