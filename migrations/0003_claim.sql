@@ -572,6 +572,7 @@ DECLARE
   suspects bigint[] := '{}';
   also     text[] := '{}';     -- whom to wake beside those that each job wakes
   ended    bigint[] := '{}';
+  issues   bigint[] := '{}';   -- theirs
   wakes    text[];
 BEGIN
   -- Before any repository or lane: who shuts claims out has `attempt` first, and those after it.
@@ -664,44 +665,44 @@ BEGIN
         FROM mine s
        WHERE a.job_id = ANY (held) AND a.job_id = s.job_id AND a.claim_no = s.claim_no
       RETURNING a.job_id, a.id, a.recorded_at, (a.usage ->> 'usd')::numeric AS usd
-    ), judged AS MATERIALIZED (
-      SELECT s.*, c.id AS attempt_id, c.recorded_at, c.usd,
-             CASE
-               -- A cancel asked for while it ran stands, whatever came of the run: nothing was delivered yet.
-               WHEN s.cancel_requested IS NOT NULL THEN 'cancelled'
-               WHEN s.job_id = ANY (suspects) THEN 'held twice'
-               WHEN s."to" = 'pending' AND s.burns AND s.parked IS NULL AND s.is_last THEN 'exhausted'
-               WHEN s.back_by = 'agent' AND s.parked IS NULL AND s.back >= (policy ->> 'give_backs')::int THEN 'given back'
-               WHEN s.permanent AND s.back >= (policy ->> 'permanent_give_backs')::int THEN 'permanent'
-               -- Nothing new so many times in a row: this attempt, and those before it that could have brought something.
-               WHEN s.head IS NOT NULL AND s."to" = 'pending' AND s.parked IS NULL
-                    AND (SELECT count(*) FROM (
-                           SELECT a.outcome, a.head FROM attempt a
-                            WHERE a.job_id = s.job_id AND a.claim_no > s.fresh_from AND a.claim_no < s.claim_no AND a.head IS NOT NULL
-                            ORDER BY a.claim_no DESC LIMIT (policy ->> 'same_head')::int - 1) l
-                          WHERE l.outcome = s.outcome AND l.head = s.head) >= (policy ->> 'same_head')::int - 1 THEN 'no progress'
-             END AS fate
-        FROM mine s JOIN closed c ON c.job_id = s.job_id
     ), becomes AS MATERIALIZED (
-      SELECT d.*,
-             CASE d.fate WHEN 'cancelled' THEN 'cancelled' WHEN 'exhausted' THEN 'failed' ELSE d."to" END AS to_state,
-             CASE d.fate WHEN 'cancelled' THEN d.cancel_requested WHEN 'exhausted' THEN 'exhausted' ELSE d.code END AS to_code,
-             CASE WHEN d.fate IN ('held twice', 'given back', 'permanent') THEN 'suspect' WHEN d.fate = 'no progress' THEN 'no_progress'
-                  ELSE d.parked END AS parks,
-             CASE d.fate
+      SELECT s.job_id, s.token, s.outcome, s.burns, s.wait_reason, s.summary, s.claim_no, s.claimed_by, s.back, s.back_by,
+             c.id AS attempt_id, c.usd, s."to" = 'publishing' AND c.recorded_at IS NULL AS unrecorded,
+             CASE f.fate WHEN 'cancelled' THEN 'cancelled' WHEN 'exhausted' THEN 'failed' ELSE s."to" END AS to_state,
+             CASE f.fate WHEN 'cancelled' THEN s.cancel_requested WHEN 'exhausted' THEN 'exhausted' ELSE s.code END AS to_code,
+             CASE WHEN f.fate IN ('held twice', 'given back', 'permanent') THEN 'suspect' WHEN f.fate = 'no progress' THEN 'no_progress'
+                  ELSE s.parked END AS parks,
+             CASE f.fate
                WHEN 'held twice' THEN 'This job made its lane held twice in a row by reporting a provider''s limit.'
-               WHEN 'given back' THEN 'This job was given back ' || d.back || ' times in a row, by a provider''s limit or because it was blocked.'
-               WHEN 'permanent' THEN d.reason
+               WHEN 'given back' THEN 'This job was given back ' || s.back || ' times in a row, by a provider''s limit or because it was blocked.'
+               WHEN 'permanent' THEN s.reason
                WHEN 'no progress' THEN format('Its last %s attempts ended alike (%s) and left the same behind. The last one: %s',
-                                              policy ->> 'same_head', d.outcome, d.reason)
-               ELSE d.question END AS asks,
-             CASE WHEN d.outcome = 'blocked' AND d.wait_s IS NULL
-                    THEN least((policy ->> 'blocked_cap_s')::float8, (policy ->> 'blocked_base_s')::float8 * 2 ^ least(d.back - 1, 30))
+                                              policy ->> 'same_head', s.outcome, s.reason)
+               ELSE s.question END AS asks,
+             CASE WHEN s.outcome = 'blocked' AND s.wait_s IS NULL
+                    THEN least((policy ->> 'blocked_cap_s')::float8, (policy ->> 'blocked_base_s')::float8 * 2 ^ least(s.back - 1, 30))
                   -- not at random: a proxy that answers for a forge away has minutes
-                  WHEN d.permanent
-                    THEN least((policy ->> 'permanent_cap_s')::float8, (policy ->> 'permanent_base_s')::float8 * 2 ^ least(d.back - 1, 30))
-                  ELSE d.wait_s END AS waits_s
-        FROM judged d
+                  WHEN s.permanent
+                    THEN least((policy ->> 'permanent_cap_s')::float8, (policy ->> 'permanent_base_s')::float8 * 2 ^ least(s.back - 1, 30))
+                  ELSE s.wait_s END AS waits_s
+        FROM mine s
+        JOIN closed c ON c.job_id = s.job_id
+       CROSS JOIN LATERAL (
+         SELECT CASE
+             -- A cancel asked for while it ran stands, whatever came of the run: nothing was delivered yet.
+             WHEN s.cancel_requested IS NOT NULL THEN 'cancelled'
+             WHEN s.job_id = ANY (suspects) THEN 'held twice'
+             WHEN s."to" = 'pending' AND s.burns AND s.parked IS NULL AND s.is_last THEN 'exhausted'
+             WHEN s.back_by = 'agent' AND s.parked IS NULL AND s.back >= (policy ->> 'give_backs')::int THEN 'given back'
+             WHEN s.permanent AND s.back >= (policy ->> 'permanent_give_backs')::int THEN 'permanent'
+             -- Nothing new so many times in a row: this attempt, and those before it that could have brought something.
+             WHEN s.head IS NOT NULL AND s."to" = 'pending' AND s.parked IS NULL
+                  AND (SELECT count(*) FROM (
+                         SELECT a.outcome, a.head FROM attempt a
+                          WHERE a.job_id = s.job_id AND a.claim_no > s.fresh_from AND a.claim_no < s.claim_no AND a.head IS NOT NULL
+                          ORDER BY a.claim_no DESC LIMIT (policy ->> 'same_head')::int - 1) l
+                        WHERE l.outcome = s.outcome AND l.head = s.head) >= (policy ->> 'same_head')::int - 1 THEN 'no progress'
+             END AS fate OFFSET 0) f
     ), moved AS (
       UPDATE job j
          SET state = b.to_state, reason = b.to_code,
@@ -719,15 +720,14 @@ BEGIN
              summary = coalesce(nullif(b.summary, ''), j.summary)
         FROM becomes b
        WHERE j.id = ANY (held) AND j.id = b.job_id
-      RETURNING j.id, j.state, j.reason, j.lane, b.token, b.claim_no, b.claimed_by, b.outcome, b.burns,
-                b."to" = 'publishing' AND b.recorded_at IS NULL AS unrecorded
+      RETURNING j.id, j.issue_id, j.state, j.reason, j.lane, b.token, b.claim_no, b.claimed_by, b.outcome, b.burns, b.unrecorded
     ), told AS (
       INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
       SELECT v.id, 'runner ' || v.claimed_by, 'settle', 'claimed', v.state, v.reason,
              jsonb_build_object('claim_no', v.claim_no, 'outcome', v.outcome, 'burned', v.burns)
         FROM moved v
     )
-    SELECT v.* FROM moved v
+    SELECT v.id, v.issue_id, v.state, v.lane, v.token, v.claim_no, v.unrecorded FROM moved v
   LOOP
     IF m.unrecorded THEN
       RAISE EXCEPTION 'attempt % of job % ends as done, but no result was recorded', m.claim_no, m.id
@@ -737,6 +737,7 @@ BEGIN
     wakes := 'tireless_mirror'::text || also;
     IF m.state IN ('delivered', 'failed', 'cancelled') THEN
       ended := ended || m.id;
+      issues := issues || m.issue_id;
       wakes := wakes || 'tireless_look'::text;
     ELSIF m.state = 'publishing' THEN
       wakes := wakes || 'tireless_publish'::text;
@@ -759,7 +760,7 @@ BEGIN
     PERFORM jobs_ended(ended);
   ELSIF ended <> '{}' THEN
     INSERT INTO look (repository_id, number, why)
-    SELECT i.repository_id, i.number, 'job ended' FROM job j JOIN issue i ON i.id = j.issue_id WHERE j.id = ANY (ended) ORDER BY 1, 2
+    SELECT i.repository_id, i.number, 'job ended' FROM issue i WHERE i.id = ANY (issues) ORDER BY 1, 2
     ON CONFLICT (repository_id, number) DO UPDATE
       SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
   END IF;
