@@ -90,10 +90,23 @@ def test_no_rule_is_broken(world: World, half: int) -> None:
 # ------------------------------------------------------------------------------------------------ mutants
 
 
+UNFENCED = ("AND j.claim_token = s.token\n       WHERE j.id = ANY (held)", "WHERE j.id = ANY (held)")
+"""What is written goes by the job alone, too."""
+
+
 def fence_removed(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
     """Settle goes by the job alone: a stale token speaks for whoever holds it now."""
-    fence = "j.claim_token = known.token AND j.state = 'claimed'"
-    world.run(rewrite(world.watch, "settle_claims", (fence, "j.state = 'claimed'")))
+    alone = ("b.claim_token = e.token AND b.state = 'claimed'", "b.state = 'claimed'")
+    world.run(rewrite(world.watch, "settle_claims", alone, UNFENCED))
+
+
+def fence_removed_from_company(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where several are settled at once."""
+    among = (
+        "JOIN job j ON j.id = s.job_id AND j.claim_token = s.token\n          JOIN repository",
+        "JOIN job j ON j.id = s.job_id\n          JOIN repository",
+    )
+    world.run(rewrite(world.watch, "settle_claims", among, UNFENCED))
 
 
 def sweep_without_recheck(world: World, _monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +140,7 @@ def cap_forgotten_by_who_comes_back(world: World, _monkeypatch: pytest.MonkeyPat
 
 
 MUTANTS = [fence_removed, sweep_without_recheck, limit_counted_in_the_claim, limit_counted_beside_others]
-MUTANTS += [cap_forgotten_by_who_comes_back]
+MUTANTS += [cap_forgotten_by_who_comes_back, fence_removed_from_company]
 
 
 @pytest.mark.long
