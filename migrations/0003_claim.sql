@@ -17,6 +17,12 @@ CREATE INDEX request_created ON request (created_at);
 
 -- ------------------------------------------------------------------------------------------------ what every end brings
 
+-- Notify whom a function names: a channel, perhaps with its payload behind a space. Where the caller has a bell it rings that
+-- instead: a transaction with a NOTIFY commits alone, since the server holds one lock over all of them till it is on the disk.
+CREATE FUNCTION wake_all(wakes text[]) RETURNS void LANGUAGE sql AS $$
+  SELECT pg_notify(split_part(w, ' ', 1), split_part(w, ' ', 2)) FROM unnest(wakes) AS w
+$$;
+
 -- "Judge this issue again", at once; ingest's own writer of looks may put one off. The caller wakes the poller.
 CREATE FUNCTION look_again(of_repository bigint, of_number int, because text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -550,9 +556,7 @@ END $$;
 -- The last words on attempts, each fenced by its token; what each comes to was decided in store/settle.py, whose objects
 -- `ends` is a list of; `ids` are their jobs. In one transaction, which is one commit, and in few statements: a job more is rows.
 -- A row for each token. First 'done', 'already' (this attempt ended thus: the reply to the commit was lost) or 'lost'; behind
--- 'done' the channels, each with its payload behind a space, that the caller wakes when this has committed. With `notify` they
--- are notified here: a transaction with a NOTIFY commits alone, since the server holds one lock over all of them till it is on
--- the disk.
+-- 'done' whom the caller wakes when this has committed; with `notify` they are notified here (wake_all).
 -- `alone` is one end, and waits for whoever has its locks. Several wait for nobody, and a row is missing for who is to be
 -- settled alone: whose claim is gone; whose job or breaker is locked (a renewal has several jobs, too); whose end locks what
 -- stands before jobs in the order of locks, or is no matter of its own job (a limit, a plan, a probe, a hold, a repository).
@@ -745,7 +749,7 @@ BEGIN
       wakes := wakes || ('tireless_lane ' || m.lane);
     END IF;
     IF notify THEN
-      PERFORM pg_notify(split_part(w, ' ', 1), split_part(w, ' ', 2)) FROM unnest(wakes) AS w;
+      PERFORM wake_all(wakes);
       wakes := '{}';
     END IF;
     token := m.token;
@@ -772,14 +776,15 @@ END $$;
 -- ------------------------------------------------------------------------------------------------ sweeps
 
 -- Take back claims whose lease has ended: asked to cancel, else a recorded result, else none left, else pending again.
--- Waits for nobody: what is locked is renewed or settled at this moment.
-CREATE FUNCTION expire_claims(up_to int) RETURNS int LANGUAGE plpgsql AS $$
+-- Waits for nobody: what is locked is renewed or settled at this moment. How many moved, and whom that wakes.
+CREATE FUNCTION expire_claims(up_to int, notify boolean, OUT moved int, OUT wakes text[]) LANGUAGE plpgsql AS $$
 DECLARE
   stale bigint[];
   ended bigint[] := '{}';
   m     record;
-  moved int := 0;
 BEGIN
+  moved := 0;
+  wakes := '{}';
   WITH late AS MATERIALIZED (
     SELECT j.id FROM job j WHERE j.state = 'claimed' AND j.claim_token IS NOT NULL AND j.claim_expires_at < clock_timestamp()
      ORDER BY j.id LIMIT up_to FOR NO KEY UPDATE SKIP LOCKED
@@ -828,28 +833,32 @@ BEGIN
     IF m.state IN ('failed', 'cancelled') THEN
       ended := ended || m.id;
     ELSIF m.state = 'publishing' THEN
-      PERFORM pg_notify('tireless_publish', '');
+      wakes := wakes || 'tireless_publish'::text;
     END IF;
     IF m.state = 'pending' OR m.probed IS NOT NULL THEN
-      PERFORM pg_notify('tireless_lane', m.lane);
+      wakes := wakes || ('tireless_lane ' || m.lane);
     END IF;
-    PERFORM pg_notify('tireless_mirror', '');
+    wakes := wakes || 'tireless_mirror'::text;
   END LOOP;
   IF ended <> '{}' THEN
-    PERFORM jobs_ended(ended), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '');
+    PERFORM jobs_ended(ended);
+    wakes := wakes || 'tireless_look'::text;
   END IF;
-  RETURN moved;
+  IF notify THEN
+    PERFORM wake_all(wakes);
+  END IF;
 END $$;
 
--- Wake what time wakes. One with no attempt left that nobody need be asked about ends instead.
-CREATE FUNCTION wake_due(up_to int) RETURNS int LANGUAGE plpgsql AS $$
+-- Wake what time wakes. One with no attempt left that nobody need be asked about ends instead. How many moved, and whom that wakes.
+CREATE FUNCTION wake_due(up_to int, notify boolean, OUT moved int, OUT wakes text[]) LANGUAGE plpgsql AS $$
 DECLARE
   due    bigint[];
   of_repositories bigint[];
   ended  bigint[] := '{}';
   m      record;
-  moved  int := 0;
 BEGIN
+  moved := 0;
+  wakes := '{}';
   -- More than is taken below, so that locked ones do not hide the rest.
   SELECT array_agg(d.id), array_agg(DISTINCT d.repository_id) INTO due, of_repositories FROM (
     SELECT j.id, j.repository_id FROM job j WHERE j.state = 'waiting' AND j.not_before <= clock_timestamp()
@@ -879,13 +888,16 @@ BEGIN
     IF m.state = 'failed' THEN
       ended := ended || m.id;
     ELSIF m.state = 'pending' THEN
-      PERFORM pg_notify('tireless_lane', m.lane);
+      wakes := wakes || ('tireless_lane ' || m.lane);
     END IF;
   END LOOP;
   IF ended <> '{}' THEN
-    PERFORM jobs_ended(ended), pg_notify('tireless_look', ''), pg_notify('tireless_mirror', '');
+    PERFORM jobs_ended(ended);
+    wakes := wakes || '{tireless_look, tireless_mirror}'::text[];
   END IF;
-  RETURN moved;
+  IF notify THEN
+    PERFORM wake_all(wakes);
+  END IF;
 END $$;
 
 -- Wake what stepped aside for a limit, wherever there is room again: a new day, a changed limit, a job woken in vain.

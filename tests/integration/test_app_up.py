@@ -12,10 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support import rows
 from tests.support.cli import Running, tireless
 from tests.support.place import AGENT, REPOSITORY, Place, a_place, ask_for, config, open_home
 from tests.support.processes import until_gone
 from tireless.embedded import EmbeddedPostgres
+from tireless.store.db import Connection
+
+NEVER = '[runner]\nidle_poll = "1h"\n'
 
 
 @pytest.fixture
@@ -70,6 +74,21 @@ async def test_a_label_becomes_a_pull_request(home: Path, place: Place) -> None:
     (pull,) = await place.alice.pulls(REPOSITORY)
     assert re.search(rf"(?i)closes #{number}\b", str(pull["body"]))
     assert await left_over(home) == []
+
+
+async def test_a_process_has_one_ear(home: Path, place: Place, dsn: str, conn: Connection) -> None:
+    """Services and runner listen over one connection: it wakes the runner for a job long before its next poll."""
+    listening = """
+    SELECT count(*) FROM pg_stat_activity
+     WHERE datname = current_database() AND application_name LIKE 'tireless listen%'
+    """
+    path = config(home, place.url, token=place.bot.token, dsn=dsn, command=agent(home), more=NEVER)
+    async with Running("up", "--config", path, home=home) as up:
+        await up.logged("page opened")
+        await ask_for(place, "Sort widgets", "tireless/go", "tireless/implement")
+        await up.logged("job delivered")
+        assert await rows.value(conn, listening) == 1
+        assert await up.stop(signal.SIGINT) == 0
 
 
 async def test_draining_lets_the_last_work_be_delivered(home: Path, place: Place) -> None:

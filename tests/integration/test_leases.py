@@ -109,7 +109,7 @@ async def test_claim_that_is_not_ours_is_called_off(conn: Connection, leases: Le
             await rows.expire(conn, claim.job_id)
         case "swept":
             await rows.expire(conn, claim.job_id)
-            await conn.execute("SELECT expire_claims(10)")
+            await conn.execute("SELECT expire_claims(10, true)")
         case _:
             await conn.execute(
                 "UPDATE job SET state = 'cancelled', reason = 'operator', finished_at = now(), claimed_by = NULL,"

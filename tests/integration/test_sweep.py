@@ -11,21 +11,13 @@ from tireless.store.record import append_output
 from tireless.store.sweep import end_holds, expire_stale_claims, wake_due
 
 
-async def due(conn: Connection, made: rows.Made) -> None:
-    """Let a waiting job be due."""
-    now = await rows.value(conn, "SELECT clock_timestamp() - interval '1 s'")
-    await conn.execute("ALTER TABLE job DISABLE TRIGGER USER")
-    await rows.change(conn, "job", made.job_id, not_before=now)
-    await conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
-
-
 async def backing_off(conn: Connection, path: str = rows.REPO, **columns: object) -> rows.Made:
     """A job in backoff that is due."""
     later = await rows.value(conn, "SELECT clock_timestamp() + interval '1 h'")
     made = await rows.job(conn, path, state="waiting", not_before=later, not_before_reason="backoff")
     if columns:
         await rows.change(conn, "job", made.job_id, **columns)
-    await due(conn, made)
+    await rows.due(conn, made)
     return made
 
 

@@ -16,8 +16,10 @@ from tests.support.forges import FaultPlan
 from tests.support.ingest import GO, IMPLEMENT, LANES, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.domain.job import Kind
+from tireless.domain.outcome import Outcome
 from tireless.domain.routing import Route
 from tireless.services.ringing import Bell, in_rung_transaction, rung_transaction
+from tireless.services.sweeper import Sweeper
 from tireless.store import deliver, publish
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, Pool, clock
@@ -25,10 +27,12 @@ from tireless.store.dependencies import Blocker, look_at_dependents, refresh_own
 from tireless.store.jobs import NewJob, enqueue, refresh_lane, refresh_waits
 from tireless.store.look import Ring, Wake, hint, listen, notify, write_look
 from tireless.store.repos import mark_readable, mark_unreadable
+from tireless.store.settle import Ending, settle
+from tireless.store.sweep import expire_stale_claims, wake_due
 
 RUNNER = RunnerId("r1", "h1", uuid4())
 LANE = Wake("tireless_lane", rows.LANE)
-LOOK, MIRROR = Wake("tireless_look"), Wake("tireless_mirror")
+LOOK, MIRROR, PUBLISH = Wake("tireless_look"), Wake("tireless_mirror"), Wake("tireless_publish")
 
 
 class Ears:
@@ -116,6 +120,19 @@ async def test_the_first_of_a_page_is_claimed_while_the_next_is_read(ingest: Ing
         assert [claim.number for claim in claims] == [job["number"] for job in await ingest.jobs()] == [first]
         await fault.release()
         assert (await polling).made == 2
+
+
+async def test_a_sweep_of_many_steps_wakes_each_once_a_pause(pool: Pool, conn: Connection, ears: Ears) -> None:
+    """Forty claims taken back two by two: a notification at once, and one at the end; of mirror and lane."""
+    for _ in range(40):
+        await rows.expire(conn, (await rows.job(conn, state="claimed")).job_id)
+    await ears.heard()
+    async with Bell(pool, pause=Pauses()).running() as ring:
+        await Sweeper(pool, ring=ring, limit=2).tick()
+    assert await rows.value(conn, "SELECT count(*) FROM job WHERE state = 'pending'") == 40
+    counts = Counter(await ears.heard())
+    assert set(counts) == {LANE, MIRROR}
+    assert max(counts.values()) <= 2
 
 
 # ------------------------------------------------------------------------------------------------ not too early
@@ -229,6 +246,14 @@ async def acts(conn: Connection) -> dict[str, tuple[Act, set[Wake]]]:
         assert taken is not None
         deliveries.append(taken)
     done, refused, unpushed = deliveries
+    ended = await rows.job(conn, state="claimed")
+    for more in ({}, {"recorded": True}, {"max_attempts": 1}):
+        await rows.expire(conn, (await rows.job(conn, state="claimed", **more)).job_id)
+    later = await rows.value(conn, "SELECT clock_timestamp() + interval '1 h'")
+    for most in (3, 1):
+        made = await rows.job(conn, state="waiting", not_before=later, not_before_reason="backoff")
+        await rows.change(conn, "job", made.job_id, attempts=1, claim_no=1, max_attempts=most)
+        await rows.due(conn, made)
     route = Route(Kind.IMPLEMENT, "spare")
     return {
         "enqueue": (lambda c, r: enqueue(c, [enqueued], ring=r), {LANE}),
@@ -248,6 +273,9 @@ async def acts(conn: Connection) -> dict[str, tuple[Act, set[Wake]]]:
         "hint of nothing": (lambda c, r: hint(c, rows.FORGE, 0, 1, sender_id=5, why="hook", ring=r), set()),
         "notify": (lambda c, r: notify(c, "tireless_mirror", ring=r), {MIRROR}),
         "mark_readable": (lambda c, r: mark_readable(c, elsewhere, ring=r), {LANE}),
+        "settle": (lambda c, r: settle(c, *ended.claim, Ending(outcome=Outcome.NO_CHANGE), ring=r), {LOOK, MIRROR}),
+        "expire_stale_claims": (lambda c, r: expire_stale_claims(c, ring=r), {LANE, PUBLISH, LOOK, MIRROR}),
+        "wake_due": (lambda c, r: wake_due(c, ring=r), {LANE, LOOK, MIRROR}),
         "deliver": (lambda c, r: deliver.deliver(c, done, by="p", ring=r), {LOOK, MIRROR}),
         "fail_unpublishable": (
             lambda c, r: deliver.fail_unpublishable(c, refused, by="p", reason="refused", error="no", ring=r),

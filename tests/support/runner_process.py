@@ -28,6 +28,7 @@ from tireless.agent.upkeep import Upkeep
 from tireless.agent.workspace import Workspaces
 from tireless.redact import Redactor
 from tireless.services.leases import Leases
+from tireless.services.ringing import Bell
 from tireless.services.runner import Runner
 from tireless.services.speaking import Limits
 from tireless.services.work import Worker
@@ -107,12 +108,14 @@ async def rig(setup: Setup, *, worker_type: type[Worker] = Worker) -> AsyncItera
     async with (
         open_pool(setup.dsn, min_size=0, max_size=2 + 2 * setup.slots, application_name=name) as pool,
         open_pool(setup.leases_dsn or setup.dsn, min_size=0, max_size=1, application_name=f"{name} leases") as own,
+        Bell(pool).running() as ring,
     ):
         worker = worker_type(
             pool,
             room,
             commands={lane: command for lane in setup.lanes if lane not in setup.silent_lanes},
             credentials={setup.forge: Credential(setup.git_user, setup.git_token)},
+            ring=ring,
             limits=Limits(**setup.limits),
         )
         leases = Leases(own, margin_s=setup.margin_s)

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tireless import log
 from tireless.app.database import configured_url, existing_database, private_state
 from tireless.app.forges import open_forges
-from tireless.app.hearing import hear, until
+from tireless.app.hearing import CANCEL, LANE, LOOK, MIRROR, PUBLISH, Ears, Waking, until
 from tireless.app.loops import Loop, schedule
 from tireless.app.page import build_page, page_socket
 from tireless.app.parts import run_parts
@@ -49,25 +49,34 @@ async def serve(settings: Settings, told: Told) -> None:
         (await migrate.check(url)).demand()
         stop, systemd = asyncio.Event(), Systemd.of(os.environ)
         stages = [Stage(stop, "what is under way ends, for a few seconds")]
+
+        async def work() -> None:
+            async with open_pool(settings, url, "serve") as db, Bell(db).running() as ring:
+                waking = Waking(ring, Ears(url, LOOK, PUBLISH, MIRROR))
+                services = _serve(settings, told, db, sock, stop, systemd, waking)
+                await run_parts({"services": services, "listener": until(stop, waking.ears.run())}, stop)
+
         async with systemd.following(stop):
-            await until_told(_serve(settings, told, url, sock, stop, systemd), stages)
+            await until_told(work(), stages)
 
 
 async def _serve(
-    settings: Settings, told: Told, url: str, sock: socket.socket | None, stop: asyncio.Event, systemd: Systemd
+    settings: Settings,
+    told: Told,
+    db: Pool,
+    sock: socket.socket | None,
+    stop: asyncio.Event,
+    systemd: Systemd,
+    waking: Waking,
 ) -> None:
-    async with (
-        open_pool(settings, url, "serve") as db,
-        Bell(db).running() as ring,
-        open_forges(settings) as forges,
-    ):
+    async with open_forges(settings) as forges:
         await _configure_lanes(settings, db)
         await _poll_as_configured(settings, db)
-        loops = build_loops(settings, db, forges, told.redactor, ring=ring)
+        loops = build_loops(settings, db, forges, told.redactor, ring=waking.ring)
+        waking.ears.wake(wakes(loops))
         parts = {name: loop.run(stop) for name, loop in loops.items()}
-        parts["listener"] = until(stop, hear(url, wakes(loops)))
         if sock is not None:
-            app = build_page(settings, db, loops, told.redactor, ring=ring)
+            app = build_page(settings, db, loops, told.redactor, ring=waking.ring)
             parts["page"] = serve_web(app, sock, stop)
             _log.info("page opened", url=url_of(sock))
         _log.info("serving began", forges=list(forges), lanes=list(settings.lanes))
@@ -88,19 +97,40 @@ async def up(settings: Settings, told: Told) -> None:
         async with _own_database(settings, told) as url:
             if applied := await migrate.migrate(url):
                 _log.info("database migrated", applied=applied)
-            async with open_pool(settings, url, "up") as db:
-                await _configure_lanes(settings, db)  # before the runner asks for them
-            stop, hurry, drained = asyncio.Event(), asyncio.Event(), asyncio.Event()
+            stop, hurry = asyncio.Event(), asyncio.Event()
             systemd = Systemd.of(os.environ, parts=2)
-
-            async def work() -> None:
-                await run_lanes(settings, told, url, lanes, stop, hurry, systemd, once=False)
-                drained.set()
-
-            # The services go on until the last agent has ended: what it made is to be delivered, and shown.
-            parts = {"services": _serve(settings, told, url, sock, drained, systemd), "runner": work()}
+            work = _everything(settings, told, url, lanes, sock, stop, hurry, systemd)
             async with systemd.following(stop):
-                await until_told(run_parts(parts, stop), draining(stop, hurry))
+                await until_told(work, draining(stop, hurry))
+
+
+async def _everything(
+    settings: Settings,
+    told: Told,
+    url: str,
+    lanes: Sequence[str],
+    sock: socket.socket | None,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    systemd: Systemd,
+) -> None:
+    drained = asyncio.Event()
+    async with (
+        open_pool(settings, url, "serve") as db,
+        open_pool(settings, url, "run") as work_db,
+        Bell(db).running() as ring,
+    ):
+        await _configure_lanes(settings, db)  # before the runner asks for them
+        waking = Waking(ring, Ears(url, LANE, LOOK, PUBLISH, MIRROR, CANCEL))
+
+        async def work() -> None:
+            await run_lanes(settings, told, url, work_db, lanes, stop, hurry, systemd, waking, once=False)
+            drained.set()
+
+        # The services go on until the last agent has ended: what it made is to be delivered, and shown.
+        services = _serve(settings, told, db, sock, drained, systemd, waking)
+        listener = until(drained, waking.ears.run())
+        await run_parts({"services": services, "runner": work(), "listener": listener}, stop)
 
 
 @contextlib.asynccontextmanager

@@ -26,16 +26,25 @@ from tireless.services.work import Worker
 from tireless.store.claim import RunnerId
 from tireless.store.db import Connection, Pool
 from tireless.store.lanes import lane_rows
+from tireless.store.look import Ring
 
 _log = log.get(__name__)
 
 
 def build_runner(
-    settings: Settings, pool: Pool, renewals: Pool, *, lanes: Sequence[str], redactor: Redactor, wake: asyncio.Event
+    settings: Settings,
+    pool: Pool,
+    renewals: Pool,
+    *,
+    lanes: Sequence[str],
+    redactor: Redactor,
+    wake: asyncio.Event,
+    ring: Ring,
 ) -> Runner:
     """A runner of these lanes on this host. `renewals`: a pool of its own, so that no renewal queues behind a word.
 
-    ConfigError lists what its lanes, users and forges lack.
+    `wake` is set when there may be something to claim, `ring` is told whom its ends wake. ConfigError lists what its
+    lanes, users and forges lack.
     """
     commands = lane_commands(settings, lanes)
     places = Places(settings.runner_root)
@@ -45,7 +54,7 @@ def build_runner(
     leases = Leases(renewals, margin_s=settings.runner.lease_margin.total_seconds())
     return Runner(
         pool,
-        Worker(pool, room, commands=commands, credentials=credentials(settings)),
+        Worker(pool, room, commands=commands, credentials=credentials(settings), ring=ring),
         leases,
         identity=RunnerId(settings.runner.shown_name, socket.gethostname(), uuid4()),
         lanes=list(commands),

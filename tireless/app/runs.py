@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from tireless import log
 from tireless.app.database import configured_url
-from tireless.app.hearing import CANCEL, LANE, hear, until
+from tireless.app.hearing import CANCEL, LANE, Ears, Waking, until
 from tireless.app.parts import run_parts
 from tireless.app.running import build_runner, check_leases, demand_credentials, lane_commands
 from tireless.app.signals import Stage, until_told
 from tireless.app.systemd import Systemd
 from tireless.app.told import Told
 from tireless.config import Settings
+from tireless.services.ringing import Bell
 from tireless.store import migrate
 from tireless.store.db import Pool, pool
 
@@ -31,41 +32,47 @@ async def run(settings: Settings, told: Told, *, lanes: Sequence[str], once: boo
     demand_credentials(settings)
     (await migrate.check(url)).demand()
     stop, hurry, systemd = asyncio.Event(), asyncio.Event(), Systemd.of(os.environ)
-    work = run_lanes(settings, told, url, lanes, stop, hurry, systemd, once=once)
+
+    async def work() -> None:
+        async with open_pool(settings, url, "run") as db, Bell(db).running() as ring:
+            waking = Waking(ring, Ears(url, LANE, CANCEL))
+            runner = run_lanes(settings, told, url, db, lanes, stop, hurry, systemd, waking, once=once)
+            await run_parts({"runner": runner, "listener": until(stop, waking.ears.run())}, stop)
+
     async with systemd.following(stop):
-        await until_told(work, draining(stop, hurry))
+        await until_told(work(), draining(stop, hurry))
 
 
 async def run_lanes(
     settings: Settings,
     told: Told,
     url: str,
+    db: Pool,
     lanes: Sequence[str],
     stop: asyncio.Event,
     hurry: asyncio.Event,
     systemd: Systemd,
+    waking: Waking,
     *,
     once: bool,
 ) -> None:
-    """The runner itself, on a database known to be right, until `stop` and until its agents have ended."""
+    """The runner itself, on a database known to be right, until `stop` and until its agents have ended.
+
+    `once`: sets `stop` itself, when there is nothing left to claim.
+    """
     wake = asyncio.Event()
-    renewals = pool(url, min_size=1, max_size=1, application_name="tireless renewals")
-    async with open_pool(settings, url, "run") as db, renewals:
+    async with pool(url, min_size=1, max_size=1, application_name="tireless renewals") as renewals:
         async with db.connection() as conn:
             await check_leases(conn, settings, lanes)
-        runner = build_runner(settings, db, renewals, lanes=lanes, redactor=told.redactor, wake=wake)
-        heard = hear(url, {LANE: [wake], CANCEL: [runner.cancels]}, lanes)
-
-        async def work() -> None:
-            await runner.run(stop, hurry, once=once)
-            if once:
-                stop.set()
-
+        runner = build_runner(settings, db, renewals, lanes=lanes, redactor=told.redactor, wake=wake, ring=waking.ring)
+        waking.ears.wake({LANE: [wake], CANCEL: [runner.cancels]}, lanes)
         _log.info(
             "runner began", runner=settings.runner.shown_name, lanes=list(lanes), slots=settings.runner.concurrency
         )
         systemd.began(lambda: runner.healthy)
-        await run_parts({"runner": work(), "listener": until(stop, heard)}, stop)
+        await runner.run(stop, hurry, once=once)
+        if once:
+            stop.set()
         _log.info("runner ended", runner=settings.runner.shown_name)
 
 

@@ -46,11 +46,11 @@ def request_timeout_s(settings: Settings) -> float:
     return max((section.timeout.total_seconds() for section in settings.forges.values()), default=20.0)
 
 
-def build_sweeper(settings: Settings, pool: Pool) -> Sweeper:
-    """The sweeper, with the retention configured."""
+def build_sweeper(settings: Settings, pool: Pool, *, ring: Ring | None = None) -> Sweeper:
+    """The sweeper, with the retention configured. Without `ring` each of its transactions notifies by itself."""
     kept = settings.retention
     days = [(each or kept.finished).total_seconds() / 86_400 for each in (kept.delivered, kept.failed, kept.cancelled)]
-    return Sweeper(pool, retention=Retention(*days))
+    return Sweeper(pool, ring=ring, retention=Retention(*days))
 
 
 def build_tracker(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -> Tracker:
@@ -112,7 +112,7 @@ def build_loops(
     poller = build_poller(settings, pool, forges, ring=ring)
     loops = {
         "tracker": Loop(build_tracker(settings, pool, forges), every_s=TRACK_TICK_S),
-        "sweeper": Loop(build_sweeper(settings, pool), every_s=sweep_s),
+        "sweeper": Loop(build_sweeper(settings, pool, ring=ring), every_s=sweep_s),
         "publisher": Loop(publisher, every_s=sweep_s),
         "mirror": Loop(mirror, every_s=sweep_s),
     }

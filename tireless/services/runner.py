@@ -90,7 +90,7 @@ class Runner:
         """
         if once:
             await self._tidy()
-        parts = [self._leases.run(), self._show(), self._worker.bell.run()]
+        parts = [self._leases.run(), self._show()]
         if not once:
             parts.append(self._keep_tidy())
         helpers = [asyncio.create_task(part) for part in parts]
@@ -107,7 +107,6 @@ class Runner:
             for helper in (*helpers, *self._haunted):
                 helper.cancel()
             await asyncio.gather(*helpers, *self._haunted, return_exceptions=True)
-            await self._worker.bell.flush()
         await self._forget()
 
     async def _serve(self, stop: asyncio.Event, hurry: asyncio.Event, *, once: bool) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tireless import log
 from tireless.store import sweep
 from tireless.store.db import Connection, Pool
+from tireless.store.look import Ring
 
 _log = log.get(__name__)
 
@@ -36,13 +37,15 @@ class Sweeper:
         self,
         pool: Pool,
         *,
+        ring: Ring | None = None,
         retention: sweep.Retention | None = None,
         limit: int = 100,
         prune_every_s: float = 3600.0,
         boottime: Callable[[], float] = boot_clock,
     ) -> None:
-        """`limit`: rows of one step; `boottime`: the machine's own seconds, for tests."""
+        """`ring` is told whom a step wakes; `limit`: rows of one; `boottime`: the machine's own seconds, for tests."""
         self._pool = pool
+        self._ring = ring
         self._retention = retention or sweep.Retention()
         self._limit = limit
         self._prune_every_s = prune_every_s
@@ -57,8 +60,8 @@ class Sweeper:
             if not await self._clock_is_steady(conn):
                 return False
             moved = {
-                "expired": await sweep.expire_stale_claims(conn, limit=self._limit),
-                "woken": await sweep.wake_due(conn, limit=self._limit),
+                "expired": await sweep.expire_stale_claims(conn, limit=self._limit, ring=self._ring),
+                "woken": await sweep.wake_due(conn, limit=self._limit, ring=self._ring),
                 "holds_ended": await sweep.end_holds(conn),
                 "made_room": await sweep.wake_full(conn),
             }

@@ -27,7 +27,6 @@ from tireless.errors import Unworkable, WorkspaceError
 from tireless.services.leases import Held
 from tireless.services.leaving import Leaver
 from tireless.services.live import Live
-from tireless.services.ringing import Bell
 from tireless.services.settling import Settling
 from tireless.services.speaking import Limits, Speaker
 from tireless.services.waiting import unless
@@ -35,6 +34,7 @@ from tireless.store.adopt import Adopted, Offer, adopt
 from tireless.store.claim import Claim
 from tireless.store.db import Pool
 from tireless.store.history import Recall, recall
+from tireless.store.look import Ring
 from tireless.store.record import Answer
 from tireless.store.settle import Ending, settle
 
@@ -63,7 +63,10 @@ class _Work:
 
 
 class Worker:
-    """Works on claims for the lanes it has commands for. `credentials` open the forges' git, by configured name."""
+    """Works on claims for the lanes it has commands for.
+
+    `credentials` open the forges' git, by configured name; `ring` is told whom to wake for what was settled.
+    """
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class Worker:
         *,
         commands: Mapping[str, LaneCommand],
         credentials: Mapping[str, Credential],
+        ring: Ring,
         limits: Limits | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -81,9 +85,8 @@ class Worker:
         self._credentials = credentials
         self._limits = limits or Limits()
         self._speaker = Speaker(pool, self._limits)
-        self.bell = Bell(pool)
-        """Rung for what was settled; the runner runs it."""
-        self._settling = Settling(pool, self.bell.ring)
+        self._ring = ring
+        self._settling = Settling(pool, ring)
         self._leaver = Leaver(self._speaker, room, self._limits)
         self._jitter = jitter
 
@@ -207,8 +210,9 @@ class Worker:
         answer = await self._settling.settle(claim.job_id, claim.token, ending)
         if answer is not None:
             return answer
-        ring = self.bell.ring
-        return await self._speaker.say(held, lambda conn: settle(conn, claim.job_id, claim.token, ending, ring=ring))
+        return await self._speaker.say(
+            held, lambda conn: settle(conn, claim.job_id, claim.token, ending, ring=self._ring)
+        )
 
     async def _remove(self, prepared: Prepared) -> None:
         try:

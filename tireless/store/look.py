@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -40,6 +40,12 @@ def wake_lanes(ring: Ring | None, lanes: Sequence[str]) -> None:
     """Tell `ring` of lanes where something is pending; without one the statement that found them has notified."""
     if ring is not None and lanes:
         ring([Wake("tireless_lane", lane) for lane in lanes])
+
+
+def ring_for(wakes: Iterable[str], ring: Ring) -> None:
+    """Tell `ring` whom a function of the database named, each once: a channel, perhaps with its payload."""
+    if once := dict.fromkeys(wakes):
+        ring([Wake(*wake.split(" ")) for wake in once])
 
 
 # An unanswered look is put off to be sooner, never later; whoever is answering it will find it younger than his read.

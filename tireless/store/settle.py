@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import assert_never
 from uuid import UUID
@@ -17,7 +17,7 @@ from tireless.domain import retry
 from tireless.domain.job import Failure, Parked, State
 from tireless.domain.outcome import Outcome, burns, repeats
 from tireless.store.db import Connection, clean_json, clean_text, translate
-from tireless.store.look import Ring, Wake
+from tireless.store.look import Ring, ring_for
 from tireless.store.record import Answer as Answer  # what settle answers, for its callers
 
 
@@ -189,7 +189,7 @@ async def _settle(
     values = settle_values(words, policy=policy, alone=alone, notify=ring is None)
     answered = await (await conn.execute(SETTLE, values)).fetchall()
     if ring is not None:
-        _ring_for((wake for _, (_, *wakes) in answered for wake in wakes), ring)
+        ring_for((wake for _, (_, *wakes) in answered for wake in wakes), ring)
     return {token: Answer(answer) for token, (answer, *_) in answered}
 
 
@@ -202,12 +202,6 @@ def settle_values(words: Sequence[Word], *, policy: Policy, alone: bool, notify:
         "alone": alone,
         "notify": notify,
     }
-
-
-def _ring_for(wakes: Iterable[str], ring: Ring) -> None:
-    """Tell `ring` whom settle_claims named behind its answers, each once: a channel, perhaps with its payload."""
-    if once := dict.fromkeys(wakes):
-        ring([Wake(*wake.split(" ")) for wake in once])
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,25 +10,30 @@ from dataclasses import dataclass
 from typing import LiteralString
 
 from tireless.store.db import Connection, translate
+from tireless.store.look import Ring, ring_for
 
-EXPIRE = "SELECT expire_claims(%(limit)s::int)"
+EXPIRE = "SELECT moved, wakes FROM expire_claims(%(limit)s::int, %(notify)s::boolean)"
 
 
-async def expire_stale_claims(conn: Connection, *, limit: int = 100) -> int:
+async def expire_stale_claims(conn: Connection, *, limit: int = 100, ring: Ring | None = None) -> int:
     """Take back every claim whose lease has ended by the database's clock; how many moved.
 
     In this order: asked to cancel → cancelled; a result was recorded → publishing; no attempt left → failed: exhausted;
-    else pending again, in its turn. A live lease is not touched.
+    else pending again, in its turn. A live lease is not touched. `ring` is told whom to wake; without it each step
+    notifies them.
     """
-    return await _in_steps(conn, EXPIRE, limit, "sweeping expired claims")
+    return await _ringing(conn, EXPIRE, limit, "sweeping expired claims", ring)
 
 
-WAKE_DUE = "SELECT wake_due(%(limit)s::int)"
+WAKE_DUE = "SELECT moved, wakes FROM wake_due(%(limit)s::int, %(notify)s::boolean)"
 
 
-async def wake_due(conn: Connection, *, limit: int = 100) -> int:
-    """Wake the jobs whose backoff or block is over; one with no attempt left ends exhausted. How many moved."""
-    return await _in_steps(conn, WAKE_DUE, limit, "waking due jobs")
+async def wake_due(conn: Connection, *, limit: int = 100, ring: Ring | None = None) -> int:
+    """Wake the jobs whose backoff or block is over; one with no attempt left ends exhausted. How many moved.
+
+    `ring` as for `expire_stale_claims`.
+    """
+    return await _ringing(conn, WAKE_DUE, limit, "waking due jobs", ring)
 
 
 WAKE_FULL = "SELECT wake_full()"
@@ -132,6 +137,19 @@ async def clock_and_leases(conn: Connection) -> tuple[float, float | None, float
     with translate("reading the clock and the leases"):
         row = await (await conn.execute(LEASES)).fetchone()
     return row if row is not None else (0.0, None, None)
+
+
+async def _ringing(conn: Connection, statement: LiteralString, limit: int, doing: str, ring: Ring | None) -> int:
+    """In steps as well, with somebody to wake after each of them."""
+    total, moved = 0, limit
+    while moved >= limit:
+        with translate(doing):
+            row = await (await conn.execute(statement, {"limit": limit, "notify": ring is None})).fetchone()
+        moved, wakes = row or (0, [])
+        total += moved
+        if ring is not None:
+            ring_for(wakes, ring)
+    return total
 
 
 async def _in_steps(conn: Connection, statement: LiteralString, limit: int, doing: str, **values: float) -> int:
