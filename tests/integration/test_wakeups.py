@@ -216,8 +216,25 @@ async def test_who_has_no_bell_notifies_with_its_commit(pool: Pool, conn: Connec
 Act = Callable[[Connection, Ring | None], Awaitable[object]]
 
 
+async def ends(conn: Connection) -> dict[str, tuple[Act, set[Wake]]]:
+    """What ends attempts and waits, ready to be done, and whom it wakes."""
+    ended = await rows.job(conn, state="claimed")
+    for more in ({}, {"recorded": True}, {"max_attempts": 1}):
+        await rows.expire(conn, (await rows.job(conn, state="claimed", **more)).job_id)
+    later = await rows.value(conn, "SELECT clock_timestamp() + interval '1 h'")
+    for most in (3, 1):
+        made = await rows.job(conn, state="waiting", not_before=later, not_before_reason="backoff")
+        await rows.change(conn, "job", made.job_id, attempts=1, claim_no=1, max_attempts=most)
+        await rows.due(conn, made)
+    return {
+        "settle": (lambda c, r: settle(c, *ended.claim, Ending(outcome=Outcome.NO_CHANGE), ring=r), {LOOK, MIRROR}),
+        "expire_stale_claims": (lambda c, r: expire_stale_claims(c, ring=r), {LANE, PUBLISH, LOOK, MIRROR}),
+        "wake_due": (lambda c, r: wake_due(c, ring=r), {LANE, LOOK, MIRROR}),
+    }
+
+
 async def acts(conn: Connection) -> dict[str, tuple[Act, set[Wake]]]:
-    """Everything that tells a bell whom it wakes, ready to be done, and whom."""
+    """Everything else that tells a bell whom it wakes."""
     await rows.lane(conn, "spare")
     enqueued, resting, looked, plan = (
         await new(conn),
@@ -246,14 +263,6 @@ async def acts(conn: Connection) -> dict[str, tuple[Act, set[Wake]]]:
         assert taken is not None
         deliveries.append(taken)
     done, refused, unpushed = deliveries
-    ended = await rows.job(conn, state="claimed")
-    for more in ({}, {"recorded": True}, {"max_attempts": 1}):
-        await rows.expire(conn, (await rows.job(conn, state="claimed", **more)).job_id)
-    later = await rows.value(conn, "SELECT clock_timestamp() + interval '1 h'")
-    for most in (3, 1):
-        made = await rows.job(conn, state="waiting", not_before=later, not_before_reason="backoff")
-        await rows.change(conn, "job", made.job_id, attempts=1, claim_no=1, max_attempts=most)
-        await rows.due(conn, made)
     route = Route(Kind.IMPLEMENT, "spare")
     return {
         "enqueue": (lambda c, r: enqueue(c, [enqueued], ring=r), {LANE}),
@@ -273,9 +282,6 @@ async def acts(conn: Connection) -> dict[str, tuple[Act, set[Wake]]]:
         "hint of nothing": (lambda c, r: hint(c, rows.FORGE, 0, 1, sender_id=5, why="hook", ring=r), set()),
         "notify": (lambda c, r: notify(c, "tireless_mirror", ring=r), {MIRROR}),
         "mark_readable": (lambda c, r: mark_readable(c, elsewhere, ring=r), {LANE}),
-        "settle": (lambda c, r: settle(c, *ended.claim, Ending(outcome=Outcome.NO_CHANGE), ring=r), {LOOK, MIRROR}),
-        "expire_stale_claims": (lambda c, r: expire_stale_claims(c, ring=r), {LANE, PUBLISH, LOOK, MIRROR}),
-        "wake_due": (lambda c, r: wake_due(c, ring=r), {LANE, LOOK, MIRROR}),
         "deliver": (lambda c, r: deliver.deliver(c, done, by="p", ring=r), {LOOK, MIRROR}),
         "fail_unpublishable": (
             lambda c, r: deliver.fail_unpublishable(c, refused, by="p", reason="refused", error="no", ring=r),
@@ -290,7 +296,7 @@ async def acts(conn: Connection) -> dict[str, tuple[Act, set[Wake]]]:
 
 async def test_a_bell_is_told_of_all_who_would_be_notified(conn: Connection, ears: Ears) -> None:
     """Each act, done with a bell and rolled back, tells it whom the same act notifies that is done without."""
-    ready = await acts(conn)
+    ready = await acts(conn) | await ends(conn)
     await ears.heard()
     for name, (act, whom) in ready.items():
         told: list[Wake] = []
