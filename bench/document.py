@@ -25,11 +25,11 @@ in safe mode.
 APART = """## What is not comparable
 
 - **Workers** have a connection each: a job takes minutes, so a worker holds one, and costs two round trips and two
-  commits. **A runner of 16 slots** is its process, as services/runner.py and services/settling.py have it, over a pool
-  that looks at a connection before it lends it: whoever is free is claimed for in one statement, and ends that are due
-  at the same moment go in one, for which nobody is waited. Work in between is nothing, so that they are always due at
-  once; agents that take minutes seldom are. Either way a job is written twice, an attempt twice, two events, a look and
-  the mirror's mark; one job in ten ends as rejected, which writes the breaker and goes alone.
+  commits. **A runner of 16 slots** is its process, as services/runner.py and services/settling.py have it, with its
+  pool: whoever is free is claimed for in one statement, and ends that are due at the same moment go in one, for which
+  nobody is waited. Work in between is nothing, so that they are always due at once; agents that take minutes seldom
+  are. Either way a job is written twice, an attempt twice, two events, a look and the mirror's mark; one job in ten
+  ends as rejected, which writes the breaker.
 - **The bare limit** is pgbench, a program in C on the same cores: two prepared statements on a table of seven columns
   with one partial index, no attempt, no event, no check of a limit. A server on another machine changes every ratio.
 - **procrastinate** writes an event row at each of three transitions and sends two notifications an insert. A worker of
