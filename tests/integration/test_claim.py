@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,7 +15,7 @@ from tireless.domain.job import Kind
 from tireless.errors import StoreError, StoreUnavailable
 from tireless.store import claim
 from tireless.store.claim import RunnerId, check_claim, claim_next, renew_claim
-from tireless.store.db import Connection, connect
+from tireless.store.db import Connection, clock, connect
 
 ME = RunnerId("r1", "h1", uuid4())
 OTHER = RunnerId("r2", "h2", uuid4())
@@ -80,7 +80,9 @@ async def test_what_a_claim_hands_out(conn: Connection) -> None:
     await rows.lane(conn, lease_s=77.0, run_timeout_s=5.0, stall_timeout_s=4.0, backoff_base_s=2.0, backoff_cap_s=3.0)
     issue_id = await rows.issue(conn, title="As approved", body="The approved body.")
     made = await rows.job(conn, issue_id=issue_id, kind="plan", max_attempts=5)
+    before = await clock(conn)
     (got,) = await claim_next(conn, [rows.LANE], runner=ME)
+    passed_s = (await clock(conn) - before).total_seconds()
     attempt = await rows.row(conn, "attempt", got.attempt_id)
     repository = await rows.row(conn, "repository", made.repository_id)
     assert (got.job_id, got.request_id, got.number, got.rerun_of) == (made.job_id, made.request_id, made.number, None)
@@ -88,7 +90,7 @@ async def test_what_a_claim_hands_out(conn: Connection) -> None:
     assert (got.attempts, got.max_attempts, got.claim_no) == (1, 5, 1)
     assert (got.lease_s, got.run_timeout_s, got.stall_timeout_s) == (77.0, 5.0, 4.0)
     assert (got.backoff_base_s, got.backoff_cap_s) == (2.0, 3.0)
-    assert 17.0 < got.lease_left_s <= 77.0
+    assert 77.0 - passed_s <= got.lease_left_s <= 77.0
     assert (str(got.repo), got.repo.forge, got.default_branch) == (rows.REPO, rows.FORGE, "main")
     assert (got.forge_repo_id, got.clone_url) == (repository["forge_repo_id"], repository["clone_url"])
     assert (attempt["uid"], attempt["token"], attempt["number"]) == (got.attempt_uid, got.token, 1)
@@ -98,9 +100,10 @@ async def test_what_a_claim_writes(conn: Connection) -> None:
     """The row records runner, host and lease; the attempt and its event are there with it, and the mirror is due."""
     made = await rows.job(conn)
     await conn.execute("UPDATE mirror SET told = changed")
+    before = await clock(conn)
     (got,) = await claim_next(conn, [rows.LANE], runner=ME)
+    after = await clock(conn)
     job = await rows.row(conn, "job", made.job_id)
-    lease = await rows.value(conn, "SELECT claim_expires_at - claimed_at FROM job WHERE id = %(id)s", id=made.job_id)
     attempt = await rows.row(conn, "attempt", got.attempt_id)
     assert (job["state"], job["claimed_by"], job["claimed_host"], job["claim_token"]) == (
         "claimed",
@@ -108,8 +111,10 @@ async def test_what_a_claim_writes(conn: Connection) -> None:
         "h1",
         got.token,
     )
-    assert isinstance(lease, timedelta)
-    assert abs(lease.total_seconds() - 600) < 60
+    assert isinstance(job["claim_expires_at"], datetime)
+    assert before <= job["claim_expires_at"] - timedelta(seconds=600) <= after
+    assert isinstance(job["claimed_at"], datetime)
+    assert before <= job["claimed_at"] <= after
     assert (attempt["runner"], attempt["host"], attempt["repository_id"]) == ("r1", "h1", made.repository_id)
     assert await rows.events(conn, made.job_id) == [("claim", "pending", "claimed", None)]
     due = "SELECT changed > told FROM mirror WHERE issue_id = %(id)s"
@@ -267,8 +272,9 @@ async def test_renewing_extends_the_lease(conn: Connection) -> None:
     """A renewal grants the lane's whole lease again, by the database's clock, and brings a wish to cancel."""
     made = await rows.job(conn, state="claimed", lease_s=120.0)
     assert made.token
+    before = await clock(conn)
     renewal = (await renew_claim(conn, [made.claim]))[made.token]
-    assert 480 < renewal.lease_left_s <= 600
+    assert 600 - (await clock(conn) - before).total_seconds() <= renewal.lease_left_s <= 600
     assert renewal.cancel_requested is None
     await rows.change(conn, "job", made.job_id, cancel_requested="closed")
     assert (await renew_claim(conn, [made.claim]))[made.token].cancel_requested == "closed"

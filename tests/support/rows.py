@@ -363,11 +363,14 @@ async def due(conn: Connection, made: Made) -> None:
     await conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
 
 
-async def until_blocked(watcher: Connection, waiter: Connection) -> None:
-    """Return when `waiter`'s backend waits for a lock that another one holds; asks through `watcher`."""
+async def until_blocked(watcher: Connection, waiter: Connection, *, work: asyncio.Task[object] | None = None) -> None:
+    """Return when `waiter`'s backend waits for a lock that another one holds; asks through `watcher`.
+
+    `work`: what it does; return also when that is done, without having waited for anybody.
+    """
     query = "SELECT cardinality(pg_blocking_pids(%(pid)s::int)) > 0"
     async with asyncio.timeout(LIMIT_S):
-        while not await value(watcher, query, pid=waiter.info.backend_pid):
+        while not (await value(watcher, query, pid=waiter.info.backend_pid) or (work is not None and work.done())):
             pass
 
 
