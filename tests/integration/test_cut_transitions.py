@@ -27,7 +27,7 @@ from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, connect, transaction
 from tireless.store.jobs import NewJob, enqueue, refresh_lane
 from tireless.store.publish import Delivery, load_delivery
-from tireless.store.record import NewChild, RecordedResult, record_result
+from tireless.store.record import Answer, NewChild, RecordedResult, record_result
 from tireless.store.settle import Ending, Word, settle, settle_together
 
 ME = RunnerId("r1", "h1", uuid4())
@@ -182,13 +182,17 @@ def settles(outcome: Outcome) -> Do:
 
 
 def settles_in_company(outcome: Outcome) -> Do:
-    """The same together with another one's; alone, when its claim is gone."""
+    """The same together with another one's. Only who did it before goes alone, and is told so."""
 
     async def do(conn: Connection, made: rows.Made) -> object:
         ending = Ending(outcome=outcome, reason="why", wake_s=60.0, question="What?")
         words = [Word(*made.claim, ending), Word(made.job_id + 1, COMPANY, ending)]
         answers = await settle_together(conn, words, ring=lambda _wakes: None)
-        return answers.get(made.claim[1]) or await settle(conn, *made.claim, ending)
+        if made.claim[1] in answers:
+            return answers[made.claim[1]]
+        answer = await settle(conn, *made.claim, ending)
+        assert answer is Answer.ALREADY
+        return answer
 
     return do
 

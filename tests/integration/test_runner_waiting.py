@@ -85,17 +85,22 @@ async def test_cancelling_cuts_the_work_too() -> None:
     assert ended.is_set()
 
 
-async def test_all_gone_waits_for_every_process() -> None:
-    """It returns when the last of the processes has died, at once for those that are gone."""
+@pytest.mark.parametrize("first", [0, 1])
+async def test_all_gone_waits_for_every_process(first: int) -> None:
+    """It returns when the last of the processes has died, whichever that is, at once for those that are gone."""
     sleepers = [
         await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", "-c", "import signal; signal.pause()")
         for _ in range(2)
     ]
     waiting = asyncio.create_task(all_gone([each.pid for each in sleepers]))
-    sleepers[0].send_signal(signal.SIGKILL)
-    await sleepers[0].wait()
+    one, other = sleepers[first], sleepers[1 - first]
+    seen = asyncio.create_task(all_gone([one.pid]))
+    await asyncio.sleep(0)
+    one.send_signal(signal.SIGKILL)
+    await asyncio.wait_for(seen, 90)  # who began to wait for the same one before would have been told before
+    await one.wait()
     assert not waiting.done()
-    sleepers[1].send_signal(signal.SIGKILL)
+    other.send_signal(signal.SIGKILL)
     await asyncio.wait_for(waiting, 90)
-    await sleepers[1].wait()
+    await other.wait()
     await asyncio.wait_for(all_gone([each.pid for each in sleepers]), 90)
