@@ -10,9 +10,10 @@ from tireless.cli.frame import INTERRUPTED
 from tireless.demo import report
 from tireless.demo.sides import ChildRow, ForgePull, JobRow, Rows, Side
 from tireless.demo.story import SCENES
-from tireless.demo.tell import Told
+from tireless.demo.tell import LIMIT_S, Told
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "demo.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "demo.md").read_text()
 
 
 def rows_of(heading: str) -> list[list[str]]:
@@ -64,3 +65,11 @@ def test_the_exit_codes_are_described() -> None:
     """Those of the demo itself."""
     assert f"Exit code 0: there was none, and nothing was left running. {WRONG}: there" in TEXT.replace("\n", " ")
     assert f"{INTERRUPTED}: it was interrupted" in TEXT
+
+
+def test_page_and_readme_say_the_same_time_and_the_story_is_given_up_after_what_is_said() -> None:
+    """How long it takes, and after how many seconds it is called wrong."""
+    assert "It takes a quarter of a minute;" in TEXT
+    assert f"not come to rest {LIMIT_S:.0f} seconds after its parts were started" in " ".join(TEXT.split())
+    (line,) = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("$ ./run demo ")]
+    assert line.endswith(", a quarter of a minute")
