@@ -132,18 +132,32 @@ async def test_a_lane_is_held_drained_and_released(desk: Desk, conn: Connection)
     assert "open" in (await desk("lanes", "ls")).out
 
 
+LOOKS_AT_JOBS = """
+SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'job'::regclass
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+"""Does somebody wait to read the jobs of this database?"""
+
+
 async def test_drain_waits_for_what_runs(desk: Desk, conn: Connection) -> None:
     """The command returns only after the last claim of the lane has ended."""
     claimed = await rows.job(conn, state="claimed")
     draining = asyncio.create_task(desk.process("lanes", "drain", rows.LANE))
-    while not await rows.value(conn, "SELECT count(*) FROM lane_hold"):  # noqa: ASYNC110 - the command tells nobody
-        await asyncio.sleep(0.05)
-    assert not draining.done()
-    await conn.execute(
+    async with asyncio.timeout(rows.LIMIT_S):
+        while not await rows.value(conn, "SELECT count(*) FROM lane_hold"):  # noqa: ASYNC110 - the command tells nobody
+            await asyncio.sleep(0.05)
+    end = (
         "UPDATE job SET state = 'cancelled', reason = 'operator', finished_at = now(), claimed_by = NULL, "
-        "claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL WHERE id = %(id)s",
-        {"id": claimed.job_id},
+        "claimed_host = NULL, claim_token = NULL, claimed_at = NULL, claim_expires_at = NULL WHERE id = %(id)s"
     )
+    # It looks at the jobs, and having found that one runs it looks again.
+    for change in (None, end):
+        async with conn.transaction(), asyncio.timeout(rows.LIMIT_S):
+            await conn.execute("LOCK TABLE job IN ACCESS EXCLUSIVE MODE")
+            while not await rows.value(conn, LOOKS_AT_JOBS):
+                assert not draining.done(), "it returned though a job of the lane runs"
+            if change is not None:
+                await conn.execute(change, {"id": claimed.job_id})
     assert (await asyncio.wait_for(draining, 90)).code == 0
 
 
