@@ -174,7 +174,7 @@ async def test_as_a_process_of_its_own(tmp_path: Path) -> None:
         await stage.close()
         assert process.stdin is not None
         process.stdin.close()
-        assert await asyncio.to_thread(process.wait, 10) == 0
+        assert await asyncio.to_thread(process.wait, 90) == 0
     assert any(git_dir.iterdir())
 
 
@@ -183,7 +183,7 @@ async def _steer(door: httpx.AsyncClient, stage: Stage, forge: GiteaForge) -> No
     plan = {"method": "POST", "path": "/issues$", "do": "block", "when": "after"}
     fault = (await door.post("/faults", json=plan)).json()["id"]
     creating = asyncio.create_task(forge.create_issue(stage.repo, title="Paint it", body="", label_ids=[]))
-    assert (await door.get(f"/faults/{fault}", params={"wait": 20}, timeout=30)).json()["reached"]
+    assert (await door.get(f"/faults/{fault}", params={"wait": 90}, timeout=100)).json()["reached"]
     assert not creating.done()
     assert (await door.post(f"/faults/{fault}/release")).json()["released"]
     assert (await creating).number == 1
@@ -223,7 +223,7 @@ async def test_a_signal_ends_it_and_its_directory(tmp_path: Path) -> None:
         assert list(tmp_path.glob("tireless-loopback-*")) != []
         assert said["url"].startswith("http://127.0.0.1:")
         os.kill(process.pid, signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 10) == 0
+        assert await asyncio.to_thread(process.wait, 90) == 0
         assert list(tmp_path.iterdir()) == []
 
 

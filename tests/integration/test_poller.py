@@ -15,6 +15,7 @@ from tests.support.ingested import *  # noqa: F403 - the fixtures
 from tireless.errors import StoreUnavailable
 from tireless.services.tracker import Tracker
 from tireless.store.db import clock, transaction
+from tireless.store.db import pool as open_pool
 from tireless.store.explaining import Explanation, explain
 from tireless.store.intake import sync_repositories
 
@@ -380,8 +381,8 @@ async def test_one_bad_repository_stops_no_other(ingest: Ingest) -> None:
     assert len(set(waits)) == 3
 
 
-async def test_a_database_that_goes_away_is_an_error_and_loses_nothing(ingest: Ingest) -> None:
-    """The scan ends with StoreUnavailable, the cursor stays, so that the next poll takes in what was left."""
+async def test_a_database_that_goes_away_is_an_error_and_loses_nothing(ingest: Ingest, dsn: str) -> None:
+    """The scan ends with StoreUnavailable, the cursor stays, and when its take is over the next poll takes in all."""
     await ingest.ask(GO, IMPLEMENT)
     await ingest.poll()
     before = await ingest.repository()
@@ -398,6 +399,9 @@ async def test_a_database_that_goes_away_is_an_error_and_loses_nothing(ingest: I
     assert len(await ingest.jobs()) == 1
     after = await ingest.repository()
     assert (after["since"], after["newest_seen"]) == (before["since"], before["newest_seen"])
+    await ingest.conn.execute("UPDATE repository SET take_until = '-infinity'")
+    async with open_pool(dsn, application_name="tireless test") as again:
+        assert (await ingest.another(pool=again).poll_once()).made == 2
 
 
 # ------------------------------------------------------------------------------------------------ several pollers

@@ -155,7 +155,7 @@ async def test_broken_pipe_ends_writers_as_usual(room: Room) -> None:
 
 
 async def test_output_is_kept_head_and_tail(room: Room) -> None:
-    """Of 10 MB in one line the first and the last 64 KiB are kept, and every byte was counted."""
+    """Of 10 MB in one line, as of any more, the first and the last 64 KiB are kept, and every byte was counted."""
     script = "import sys; sys.stdout.write('a' * 10_000_000 + 'end')"
     ended = await room.run(room.spec(sys.executable, "-I", "-S", "-c", script), on_output=ignore)
     assert ended.output_bytes == 10_000_003
