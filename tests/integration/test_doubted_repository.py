@@ -99,11 +99,14 @@ async def test_looking_costs_one_request_an_owner_every_five_minutes(ingest: Ing
 
 
 async def test_a_list_that_is_not_shown_doubts_nobody(ingest: Ingest) -> None:
-    """An error of the list says nothing about the repositories."""
+    """An error of the list says nothing about the repositories: none of them is asked what it is."""
     made = await herd(ingest)
-    await ingest.loopback.fault(FaultPlan("GET", "(orgs|users)/[^/]+/repos", "answer", status=500, times=0))
+    lists = await ingest.loopback.fault(FaultPlan("GET", "(orgs|users)/[^/]+/repos", "answer", status=500, times=0))
+    before = ingest.loopback.last_request
     await listed(made)
-    assert await rows.rows(ingest.conn, "SELECT name FROM repository WHERE doubted_at IS NOT NULL") == []
+    assert lists.fault.struck
+    asked = [each.path for each in ingest.loopback.requests(after=before) if each.seq not in lists.fault.struck]
+    assert [path for path in asked if not path.endswith("/issues/search")] == []
     assert await made.searched() == sorted(made.paths)
 
 
