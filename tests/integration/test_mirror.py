@@ -478,6 +478,16 @@ async def test_an_outage_is_got_over(both: Both) -> None:
     assert (await both.mirror_row(made.issue_id))["failures"] == 0
 
 
+@pytest.mark.parametrize(("status", "doubted"), [(403, ["widgets"]), (404, ["widgets"]), (423, ["widgets"]), (502, [])])
+async def test_a_refusal_has_the_repository_asked_what_it_is(both: Both, status: int, doubted: list[str]) -> None:
+    """Where nothing else is written the mirror notices first: a poll is due, and asks. An outage says nothing."""
+    await queued(both)
+    await rows.not_due(both.conn)
+    await both.loopback.fault(FaultPlan("*", "/repos/", "answer", status=status, times=0))
+    assert await both.mirror().tick()
+    assert await rows.doubted(both.conn) == doubted
+
+
 async def test_a_forge_that_is_down_is_left_alone_for_a_while(both: Both) -> None:
     """One failure to reach it sets the whole forge aside: a hundred due issues do not cost a hundred timeouts."""
     for _ in range(3):

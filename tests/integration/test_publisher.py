@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -16,6 +17,7 @@ from tireless.domain.delivery import read_child_line
 from tireless.domain.issue import IssueRef, IssueState
 from tireless.domain.labels import LabelScheme
 from tireless.errors import Refused
+from tireless.store.db import clock
 from tireless.store.explaining import explain
 from tireless.store.steer import Cancelling, cancel
 
@@ -462,14 +464,20 @@ async def test_stale_branches_are_deleted_when_no_job_is_left(both: Both) -> Non
     [(401, "token_refused"), (403, "denied"), (404, "not_found"), (409, "conflict"), (423, "archived"), (413, "quota")],
 )
 async def test_what_a_person_must_mend_stays_in_publishing(both: Both, status: int, reason: str) -> None:
-    """A refusal that is not about our text is kept with its reason and tried again after a quarter of an hour."""
+    """A refusal that is not about our text is kept with its reason and tried again after a quarter of an hour.
+
+    Where it says that the repository may not be what it was, that is asked at once.
+    """
     made = await both.publishing()
+    await rows.not_due(both.conn)
+    before = await clock(both.conn)
     fault = await both.loopback.fault(FaultPlan("POST", "/pulls$", "answer", status=status, times=0))
     await both.publisher().tick()
     job = await both.job(made)
     assert (job["state"], job["publish_reason"], job["publish_token"]) == ("publishing", reason, None)
-    query = "SELECT extract(epoch FROM publish_not_before - clock_timestamp())::float8 FROM job"
-    assert 880 < float(str(await rows.value(both.conn, query))) <= 900
+    assert isinstance(job["publish_not_before"], datetime)
+    assert before <= job["publish_not_before"] - timedelta(minutes=15) <= await clock(both.conn)
+    assert await rows.doubted(both.conn) == (["widgets"] if status in (403, 404, 423) else [])
     assert (await rows.row(both.conn, "attempt", made.attempt_id))["pr_sent_at"] is None
     await fault.drop()
     await both.later()

@@ -299,11 +299,14 @@ async def test_push_that_never_works_burns_the_attempt_and_keeps_the_work(
 
 
 @pytest.mark.parametrize("change", ["archived", "not to be written to"])
-async def test_after_a_refused_push_no_other_job_is_paid_for(bench: Bench, forge: GiteaForge, change: str) -> None:
-    """The poller asks what the repository is, before another job of it runs; all of them wait for a person."""
+async def test_after_a_refused_push_the_repository_is_asked_what_it_is(
+    bench: Bench, forge: GiteaForge, change: str
+) -> None:
+    """Though no poll was due; from then on all its jobs wait for a person, and no other one is paid for."""
     await rows.lane(bench.conn, backoff_base_s=3600.0, backoff_cap_s=3600.0)
     made = await bench.job([wait(), *PAINT])
     other = await bench.job(PAINT)
+    await rows.not_due(bench.conn)
     runner, task = await bench.begin(slots=1, limits=bench.limits(push_refusals=1))
     await bench.gate.line()
     if change == "archived":
@@ -318,6 +321,7 @@ async def test_after_a_refused_push_no_other_job_is_paid_for(bench: Bench, forge
     assert (repository["readable"], repository["doubted_at"]) == (False, None)
     assert change in str(repository["unreadable_reason"]).replace("may not write to it", "not to be written to")
     assert [await bench.state(each) for each in (made, other)] == [("waiting", "cannot_tell")] * 2
+    await bench.work()
     assert len(bench.script.recorded("begin")) == 1
 
 

@@ -45,10 +45,16 @@ async def spoil(bench: Bench, how: str) -> str:
 
 @pytest.mark.parametrize("how", ["no such branch", "empty", "404", "403"])
 async def test_unworkable_repository_parks_its_job(bench: Bench, how: str) -> None:
-    """The fourth give-back in a row parks it as suspect, saying what a person should do; no agent ran, none burned."""
+    """The fourth give-back in a row parks it as suspect, saying what a person should do; no agent ran, none burned.
+
+    The first one has the repository asked what it is.
+    """
     made = await bench.job(PAINT)
     question = await spoil(bench, how)
-    await rounds(bench, made, TIMES - 1)
+    await rows.not_due(bench.conn)
+    await rounds(bench, made, 1)
+    assert await rows.doubted(bench.conn) == ["widgets"]
+    await rounds(bench, made, TIMES - 2)
     assert (await bench.row(made))["parked"] is None
     await rounds(bench, made, 2)
     row = await bench.row(made)

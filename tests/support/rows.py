@@ -340,6 +340,17 @@ async def states(conn: Connection, made: Sequence[Made]) -> list[object]:
     return [(await row(conn, "job", m.job_id))["state"] for m in made]
 
 
+async def not_due(conn: Connection) -> None:
+    """No repository is to be polled, until something asks for it."""
+    await conn.execute("UPDATE repository SET poll_not_before = 'infinity'")
+
+
+async def doubted(conn: Connection) -> list[str]:
+    """The repositories whose next poll is to ask what they are, and is due."""
+    query = "SELECT name FROM repository WHERE doubted_at IS NOT NULL AND poll_not_before = '-infinity' ORDER BY name"
+    return [str(each["name"]) for each in await rows(conn, query)]
+
+
 # ------------------------------------------------------------------------------------------------ concurrency
 
 LIMIT_S = 90.0
