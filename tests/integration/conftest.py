@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clusters import Client, gone
+from tests.support.clusters import Client
+from tests.support.processes import until_gone
 
 
 @pytest.fixture
@@ -19,9 +20,9 @@ def state() -> Iterator[Path]:
     parent = Path(tempfile.mkdtemp(prefix="tireless-embedded-"))
     parent.chmod(0o1777)
     yield parent / "pg"
-    left = asyncio.run(gone(parent))
+    left = asyncio.run(until_gone(f"{parent}/"))
     shutil.rmtree(parent)
-    assert left == []
+    assert left == {}
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clusters import Client, ask, gone, living, parent_of, server_pid, started, until
+from tests.support.clusters import Client, ask, parent_of, server_pid, started, until
+from tests.support.processes import living, until_gone
 from tireless.embedded import EmbeddedPostgres
 
 USERS = ["", "nobody"] if os.geteuid() == 0 else [""]
@@ -22,7 +23,7 @@ USERS = ["", "nobody"] if os.geteuid() == 0 else [""]
 
 def is_gone(pid: int, state: Path) -> bool:
     """Nothing with this number works for this server any more."""
-    return pid not in living(state.parent)
+    return pid not in living(f"{state.parent}/")
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -40,7 +41,7 @@ async def test_it_comes_with_the_first_goes_with_the_last_and_keeps_the_data(
     await first.stop()
     os.kill(server, 0)
     await second.stop()
-    assert await gone(state.parent) == []
+    assert await until_gone(f"{state.parent}/") == {}
     assert not (state / "data" / "postmaster.pid").exists()
     third, url = await started(clients, state, user)
     if not user:
@@ -55,11 +56,11 @@ async def test_six_cold_starts_at_once_give_one_server(state: Path, clients: lis
     urls = {await client.url() for client in clients}
     assert len(urls) == 1
     postmasters = [
-        pid for pid in living(state.parent) if b"-D" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        pid for pid in living(f"{state.parent}/") if b"-D" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     ]
     assert postmasters == [server_pid(state)]
     await asyncio.gather(*(client.stop() for client in clients))
-    assert await gone(state.parent) == []
+    assert await until_gone(f"{state.parent}/") == {}
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -67,7 +68,7 @@ async def test_a_killed_client_leaves_nothing(state: Path, clients: list[Client]
     """SIGKILL of the only client: server and keeper go by themselves."""
     client, _ = await started(clients, state, user)
     await client.kill()
-    assert await gone(state.parent) == []
+    assert await until_gone(f"{state.parent}/") == {}
 
 
 async def test_a_killed_keeper_takes_the_server_along_and_opening_again_brings_both(state: Path) -> None:
@@ -106,11 +107,11 @@ async def test_all_killed_together_and_started_again(state: Path, clients: list[
     """Client, keeper, postmaster and its children at once: nothing is left, and the rows are there afterwards."""
     client, url = await started(clients, state)
     await ask(url, "CREATE TABLE kept (n int)")
-    for pid in [parent_of(server_pid(state)), *living(state.parent)]:
+    for pid in [parent_of(server_pid(state)), *living(f"{state.parent}/")]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     await client.process.wait()
-    assert await gone(state.parent) == []
+    assert await until_gone(f"{state.parent}/") == {}
     _, url = await started(clients, state)
     assert await ask(url, "SELECT count(*) FROM kept") == 0
 

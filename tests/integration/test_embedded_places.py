@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clusters import Client, ask, gone, server_pid, started
+from tests.support.clusters import Client, ask, server_pid, started
+from tests.support.processes import until_gone
 from tireless.embedded import EmbeddedPostgres, default_state_dir
 from tireless.embedded.install import find_install
 from tireless.errors import EmbeddedError
@@ -110,10 +111,10 @@ async def test_root_keeps_a_users_data_the_users(state: Path, clients: list[Clie
     """Root on a state directory that a user made: the server runs as that user, who can use it again."""
     client, _ = await started(clients, state, "nobody")
     await client.stop()
-    assert await gone(state.parent) == []
+    assert await until_gone(f"{state.parent}/") == {}
     async with EmbeddedPostgres(state, fast=True):
         assert Path(f"/proc/{server_pid(state)}").stat().st_uid == pwd.getpwnam("nobody").pw_uid
-    assert await gone(state.parent) == []
+    assert await until_gone(f"{state.parent}/") == {}
     client, _ = await started(clients, state, "nobody")
     await client.stop()
 

@@ -94,29 +94,11 @@ class Client:
         await self.process.communicate()
 
 
-def living(below: Path) -> list[int]:
-    """The processes that work in a directory below `below` or name it in their arguments, clients included."""
-    found = []
-    for proc in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            named = os.fsencode(below) + b"/" in (proc / "cmdline").read_bytes()
-            if named or os.readlink(proc / "cwd").startswith(f"{below}/"):
-                found.append(int(proc.name))
-    return [pid for pid in found if pid != os.getpid()]
-
-
 async def until(holds: Callable[[], object], within_s: float = 90) -> None:
     """Poll until `holds`; TimeoutError when it does not in time."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - what is waited for happens in other processes
             await asyncio.sleep(0.05)
-
-
-async def gone(below: Path, within_s: float = 90) -> list[int]:
-    """Wait until nothing lives there; what still does after that time."""
-    with contextlib.suppress(TimeoutError):
-        await until(lambda: not living(below), within_s)
-    return living(below)
 
 
 def server_pid(state: Path) -> int:
