@@ -113,12 +113,12 @@ END $$;
 CREATE TRIGGER job_mirror_insert AFTER INSERT ON job REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION job_made();
 CREATE FUNCTION job_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+  -- Not joined: how many rows there will be is not known when the plan is made, and it stays with the session.
   INSERT INTO mirror (issue_id)
-  SELECT DISTINCT n.issue_id FROM after n JOIN before o ON o.id = n.id
-   WHERE n.state <> o.state
-      OR (n.reason, n.kind, n.lane, n.attempts, n.pull_request, n.question, n.publish_reason, n.waits_for, n.not_before)
-         IS DISTINCT FROM
-         (o.reason, o.kind, o.lane, o.attempts, o.pull_request, o.question, o.publish_reason, o.waits_for, o.not_before)
+  SELECT DISTINCT d.issue_id FROM (
+    SELECT id, issue_id, state, reason, kind, lane, attempts, pull_request, question, publish_reason, waits_for, not_before FROM after
+    EXCEPT
+    SELECT id, issue_id, state, reason, kind, lane, attempts, pull_request, question, publish_reason, waits_for, not_before FROM before) d
    ORDER BY 1
   ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1;
   RETURN NULL;

@@ -72,7 +72,8 @@ BEGIN
            UNION ALL
           -- What is to be implemented as a whole may have waited for its parts.
           SELECT p.repository_id, p.number, 'child ended'
-            FROM issue p WHERE p.id = ANY (plans) AND EXISTS (SELECT FROM job j WHERE j.issue_id = p.id AND j.state = 'waiting')) l
+            FROM issue p
+           WHERE p.id = ANY (plans) AND (SELECT j.state FROM job j WHERE j.issue_id = p.id ORDER BY j.id DESC LIMIT 1) = 'waiting') l
    GROUP BY 1, 2 ORDER BY 1, 2
   ON CONFLICT (repository_id, number) DO UPDATE
     SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
@@ -162,7 +163,7 @@ $$;
 CREATE FUNCTION runs_today(of_repository bigint) RETURNS int LANGUAGE sql STABLE AS $$
   SELECT count(*)::int FROM attempt a
    WHERE a.repository_id = of_repository AND a.burned IS NOT FALSE
-     AND a.claimed_at >= date_trunc('day', clock_timestamp(), 'UTC')
+     AND a.claimed_at >= (SELECT date_trunc('day', clock_timestamp(), 'UTC'))  -- asked once: else no index serves it
 $$;
 
 -- A repository at its limit: its first pending jobs of a lane step aside, at most `up_to`; the caller holds the
@@ -590,8 +591,8 @@ BEGIN
            l.probe_token IS NOT DISTINCT FROM s.token AS probes,
            s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = b.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS clears
       INTO e
-      FROM jsonb_to_recordset(ends) AS s (token uuid, outcome text, "to" text, counts int, reason text, asked_s double precision,
-                                          cannot_start text, doubtful boolean)
+      FROM jsonb_to_record(ends -> 0) AS s (token uuid, outcome text, "to" text, counts int, reason text, asked_s double precision,
+                                            cannot_start text, doubtful boolean)
       LEFT JOIN job b ON b.id = ids[1] LEFT JOIN repository r ON r.id = b.repository_id LEFT JOIN lane l ON l.name = b.lane;
     IF e.limited OR e.doubtful THEN
       PERFORM FROM repository r WHERE r.id = e.repository_id FOR NO KEY UPDATE;
@@ -628,8 +629,9 @@ BEGIN
           JOIN lane l ON l.name = j.lane
          WHERE j.id = ANY (ids) AND j.state = 'claimed' AND s.outcome <> 'quota' AND s.cannot_start IS NULL AND NOT s.doubtful
            AND num_nonnulls(r.max_running, r.max_runs_per_day) = 0 AND l.probe_token IS DISTINCT FROM s.token
-           AND NOT EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL)
-           AND NOT EXISTS (SELECT FROM child c WHERE c.job_id = j.id)
+           -- OFFSET: asked by key for each one, never joined.
+           AND NOT EXISTS (SELECT FROM child c WHERE c.issue_id = j.issue_id AND c.ended_at IS NULL OFFSET 0)
+           AND NOT EXISTS (SELECT FROM child c WHERE c.job_id = j.id OFFSET 0)
            FOR NO KEY UPDATE OF j SKIP LOCKED
       ), breakers AS MATERIALIZED (
         -- Before any mirror or look, which those of others may wait for.
@@ -700,7 +702,7 @@ BEGIN
              WHEN s.back_by = 'agent' AND s.parked IS NULL AND s.back >= (policy ->> 'give_backs')::int THEN 'given back'
              WHEN s.permanent AND s.back >= (policy ->> 'permanent_give_backs')::int THEN 'permanent'
              -- Nothing new so many times in a row: this attempt, and those before it that could have brought something.
-             WHEN s.head IS NOT NULL AND s."to" = 'pending' AND s.parked IS NULL
+             WHEN s.head IS NOT NULL AND s."to" = 'pending' AND s.parked IS NULL AND s.claim_no > s.fresh_from
                   AND (SELECT count(*) FROM (
                          SELECT a.outcome, a.head FROM attempt a
                           WHERE a.job_id = s.job_id AND a.claim_no > s.fresh_from AND a.claim_no < s.claim_no AND a.head IS NOT NULL
@@ -777,7 +779,7 @@ END $$;
 
 -- Take back claims whose lease has ended: asked to cancel, else a recorded result, else none left, else pending again.
 -- Waits for nobody: what is locked is renewed or settled at this moment. How many moved, and whom that wakes.
-CREATE FUNCTION expire_claims(up_to int, notify boolean, OUT moved int, OUT wakes text[]) LANGUAGE plpgsql AS $$
+CREATE FUNCTION expire_claims(up_to int, notify boolean, OUT moved int, OUT wakes text[]) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
   stale bigint[];
   ended bigint[] := '{}';
@@ -797,7 +799,7 @@ BEGIN
              coalesce((a.usage ->> 'usd')::numeric, 0) AS usd,
              (SELECT right(string_agg(o.text, '' ORDER BY o.seq), 16000) FROM output_chunk o WHERE o.attempt_id = a.id) AS output
         FROM job j JOIN attempt a ON a.job_id = j.id AND a.claim_no = j.claim_no
-       WHERE j.id = ANY (stale)
+       WHERE j.id = ANY (stale) AND a.job_id = ANY (stale)
     ), moved AS (
       UPDATE job j
          SET state = CASE WHEN j.cancel_requested IS NOT NULL THEN 'cancelled' WHEN t.recorded THEN 'publishing'
@@ -856,19 +858,20 @@ DECLARE
   of_repositories bigint[];
   ended  bigint[] := '{}';
   m      record;
+  right_now timestamptz := clock_timestamp();  -- asked once: else no index serves it
 BEGIN
   moved := 0;
   wakes := '{}';
   -- More than is taken below, so that locked ones do not hide the rest.
   SELECT array_agg(d.id), array_agg(DISTINCT d.repository_id) INTO due, of_repositories FROM (
-    SELECT j.id, j.repository_id FROM job j WHERE j.state = 'waiting' AND j.not_before <= clock_timestamp()
+    SELECT j.id, j.repository_id FROM job j WHERE j.state = 'waiting' AND j.not_before <= right_now
      ORDER BY j.not_before, j.id LIMIT up_to * 4) d;
   PERFORM FROM repository r WHERE r.id = ANY (of_repositories) ORDER BY r.id FOR NO KEY UPDATE;
   FOR m IN
     WITH mine AS MATERIALIZED (
       SELECT j.id, j.attempts >= j.max_attempts AND j.parked IS NULL AND NOT j.hold AND j.waits_for = '{}'
                    AND NOT j.repository_full AND NOT j.day_limit AS exhausted
-        FROM job j WHERE j.id = ANY (due) AND j.state = 'waiting' AND j.not_before <= clock_timestamp()
+        FROM job j WHERE j.id = ANY (due) AND j.state = 'waiting' AND j.not_before <= right_now
        ORDER BY j.not_before, j.id LIMIT up_to FOR NO KEY UPDATE SKIP LOCKED
     ), moved AS (
       UPDATE job j

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from uuid import uuid4
 
 from tests.support import rows
 from tireless.domain.issue import IssueState, Person, Snapshot
@@ -11,12 +12,14 @@ from tireless.domain.labels import LabelScheme
 from tireless.domain.outcome import Outcome
 from tireless.domain.people import Policy
 from tireless.store import steer
+from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, clock
 from tireless.store.intake import Reading, Rules, Taken, Took, take_in
 from tireless.store.record import Answer
 from tireless.store.settle import Ending, settle
 from tireless.store.sweep import expire_stale_claims
 
+ME = RunnerId("r1", "h1", uuid4())
 LOOKS = "SELECT number FROM look ORDER BY ctid"
 """The order in which they were written, in an empty table; it is the order in which their rows were locked."""
 
@@ -100,6 +103,24 @@ async def test_intake_of_a_closed_child_and_the_end_of_its_plan_do_not_deadlock(
         assert (await closing).how is Took.STORED
         assert await settling is Answer.DONE
         assert await rows.states(watcher, [live, plan]) == ["cancelled", "failed"]
+
+
+async def test_intake_of_a_closed_child_and_a_claim_of_its_plan_do_not_deadlock(dsn: str) -> None:
+    """A plan that was asked for again is claimed while one of its children is closed, which tells its mirror."""
+    async with rows.connections(dsn, 4) as (intake, runner, holder, watcher):
+        plan = await rows.job(watcher, number=1, kind="plan")
+        live = await rows.job(watcher, number=5, state="waiting", hold=True, lane_name="other")
+        await rows.child(watcher, plan.issue_id, "k5", number=5, issue_id=live.issue_id)
+        await rows.insert(watcher, "look", repository_id=live.repository_id, number=5, why="x")
+        async with holder.transaction():
+            await holder.execute("SELECT FROM look FOR UPDATE")
+            closing = asyncio.create_task(closed(intake, live))
+            await rows.until_blocked(watcher, intake)
+            claiming = asyncio.create_task(claim_next(runner, [rows.LANE], runner=ME))
+            await rows.until_blocked(watcher, runner, work=claiming)  # as far as it gets
+        assert (await closing).how is Took.STORED
+        claims = await claiming or await claim_next(runner, [rows.LANE], runner=ME)
+        assert [claim.number for claim in claims] == [1]
 
 
 async def closed(conn: Connection, made: rows.Made) -> Taken:

@@ -220,7 +220,7 @@ SELECT n.pending, n.waiting, n.parked, n.claimed, n.publishing, n.oldest_pending
        (SELECT count(*) FILTER (WHERE j.state = 'delivered') AS delivered_today,
                count(*) FILTER (WHERE j.state = 'failed') AS failed_today,
                count(*) FILTER (WHERE j.state = 'cancelled') AS cancelled_today
-          FROM job j WHERE j.finished_at > clock_timestamp() - interval '1 day') d,
+          FROM job j WHERE j.finished_at > (SELECT clock_timestamp()) - interval '1 day') d,
        (SELECT count(*) AS looks, count(*) FILTER (WHERE k.failures > 0) AS looks_failing,
                extract(epoch FROM clock_timestamp()
                        - min(k.written_at) FILTER (WHERE k.not_before <= clock_timestamp()))::float8 AS oldest_look_s

@@ -101,7 +101,7 @@ TAKE = """
 WITH due AS MATERIALIZED (
   SELECT l.repository_id, l.number FROM look l
     JOIN repository r ON r.id = l.repository_id
-   WHERE l.not_before <= clock_timestamp() AND (l.take_until IS NULL OR l.take_until < clock_timestamp())
+   WHERE l.not_before <= (SELECT clock_timestamp()) AND (l.take_until IS NULL OR l.take_until < clock_timestamp())
      AND r.tracked AND r.forge = ANY (%(forges)s::text[])
    ORDER BY l.not_before, l.written_at LIMIT %(limit)s::int
    FOR NO KEY UPDATE OF l SKIP LOCKED

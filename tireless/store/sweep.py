@@ -58,7 +58,7 @@ PRUNE_JOBS = """
 WITH old AS MATERIALIZED (
   -- The first condition is the index's, the second says how long this end is kept.
   SELECT j.id FROM job j
-   WHERE j.finished_at < clock_timestamp() - make_interval(secs => %(keep_s)s::float8)
+   WHERE j.finished_at < (SELECT clock_timestamp()) - make_interval(secs => %(keep_s)s::float8)
      AND j.finished_at < clock_timestamp() - make_interval(secs => CASE j.state
            WHEN 'delivered' THEN %(delivered_s)s::float8 WHEN 'failed' THEN %(failed_s)s::float8
            ELSE %(cancelled_s)s::float8 END)
@@ -71,7 +71,7 @@ SELECT count(*) FROM gone
 PRUNE_REQUESTS = """
 WITH old AS MATERIALIZED (
   SELECT r.id FROM request r
-   WHERE r.created_at < clock_timestamp() - make_interval(secs => %(keep_s)s::float8)
+   WHERE r.created_at < (SELECT clock_timestamp()) - make_interval(secs => %(keep_s)s::float8)
      AND NOT EXISTS (SELECT FROM job j WHERE j.request_id = r.id)
    ORDER BY r.created_at LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED
 ), gone AS (

@@ -53,7 +53,7 @@ TAKE_DUE = """
 WITH pick AS MATERIALIZED (  -- a locked row is being taken by another mirror
   SELECT m.issue_id
     FROM mirror m JOIN issue i ON i.id = m.issue_id JOIN repository r ON r.id = i.repository_id
-   WHERE m.changed > m.told AND m.not_before <= clock_timestamp()
+   WHERE m.changed > m.told AND m.not_before <= (SELECT clock_timestamp())
      AND (m.take_until IS NULL OR m.take_until < clock_timestamp())
      AND (m.changed > m.paced OR m.paced_until <= clock_timestamp())
      AND r.tracked AND r.forge = ANY(%(forges)s)

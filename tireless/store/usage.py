@@ -46,7 +46,8 @@ SELECT grouping(a.day, a.lane, r.id) AS kind, a.day, a.lane, min(r.forge || ':' 
            sum((t.usage ->> 'output_tokens')::numeric) AS output_tokens, sum((t.usage ->> 'usd')::numeric) AS usd
       FROM attempt t
      WHERE t.repository_id = r.id
-       AND t.claimed_at >= date_trunc('day', clock_timestamp(), 'UTC') - make_interval(days => %(days)s::int - 1)
+       AND t.claimed_at >= date_trunc('day', (SELECT clock_timestamp()), 'UTC')
+                           - make_interval(days => %(days)s::int - 1)
      GROUP BY 1, 2) a
  GROUP BY GROUPING SETS ((a.day), (a.lane), (r.id), ())
  ORDER BY 1, 2, 3, 4
