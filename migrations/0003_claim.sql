@@ -527,6 +527,20 @@ BEGIN
     UPDATE repository r SET doubted_at = clock_timestamp(), poll_not_before = '-infinity'
      WHERE r.id = j.repository_id AND r.doubted_at IS NULL;
   END IF;
+  IF doubtful AND counts > 0 THEN
+    -- An agent was paid in vain. Till the poller has asked, no other one is: whoever has a slot free would claim the next job
+    -- at once. As many step aside as could be claimed meanwhile; locked ones have been.
+    UPDATE repository r SET readable = false, unreadable_reason = 'it refused what was made for it, and is asked what it is'
+     WHERE r.id = j.repository_id AND r.readable;
+    WITH next AS MATERIALIZED (
+      SELECT k.id FROM job k WHERE k.state = 'pending' AND k.repository_id = j.repository_id
+       ORDER BY k.turn, k.id LIMIT 500 FOR NO KEY UPDATE SKIP LOCKED
+    ), moved AS (
+      UPDATE job k SET state = 'waiting' WHERE k.id = ANY (ARRAY(SELECT n.id FROM next n)) RETURNING k.id, k.state, k.reason
+    )
+    INSERT INTO job_event (job_id, who, what, from_state, to_state, reason)
+    SELECT m.id, 'runner ' || j.claimed_by, 'wait', 'pending', m.state, m.reason FROM moved m;
+  END IF;
   IF probes THEN
     UPDATE lane l
        SET probing = (outcome IN ('quota', 'shutdown', 'cancelled', 'workspace_error') OR outcome = 'done' AND counts = 0)

@@ -289,7 +289,7 @@ async def test_push_that_never_works_burns_the_attempt_and_keeps_the_work(
         await bench.loopback.fault(FaultPlan("*", PUSH, "answer", status=503, times=0))
     bench.gate.release()
     await bench.finish(runner, task)
-    assert await bench.state(made) == ("waiting", "backoff")
+    assert await bench.state(made) == ("waiting", "cannot_tell")  # till the forge was asked
     (attempt,) = await bench.attempts(made)
     assert (attempt["outcome"], attempt["burned"], attempt["pushed_at"]) == ("retry", True, None)
     (bundle,) = (bench.directory / "root" / "saved").glob("*.bundle")
@@ -325,6 +325,26 @@ async def test_after_a_refused_push_the_repository_is_asked_what_it_is(
     assert len(bench.script.recorded("begin")) == 1
 
 
+async def test_after_a_refused_push_no_other_job_is_begun_before_the_repository_was_asked(
+    bench: Bench, forge: GiteaForge
+) -> None:
+    """The runner has a slot free, and goes on with what is of other repositories; found to be fine, it goes on."""
+    await rows.lane(bench.conn, backoff_base_s=3600.0, backoff_cap_s=3600.0)
+    await bench.job([wait(), *PAINT])
+    other = await bench.job(PAINT)
+    await bench.stage.alice.add_collaborator(bench.stage.path, bench.stage.bot.login, "read")
+    runner, task = await bench.begin(slots=1, limits=bench.limits(push_refusals=1))
+    await bench.gate.line()
+    bench.gate.release()
+    await bench.until(lambda: bench.state(other), ("waiting", "cannot_tell"))
+    assert await rows.events(bench.conn, other.job_id) == [("wait", "pending", "waiting", "cannot_tell")]
+    await bench.stage.alice.add_collaborator(bench.stage.path, bench.stage.bot.login, "write")
+    async with open_pool(bench.dsn, application_name="tireless test") as pool:
+        assert await Poller(pool, {forge.name: forge}, rules=RULES).tick()
+    await bench.until(lambda: bench.state(other), ("publishing", None))
+    await bench.finish(runner, task)
+
+
 async def test_push_meets_a_repository_that_is_gone(bench: Bench) -> None:
     """A repository deleted while the agent ran: the attempt ends, the work is kept, no claim is left."""
     await rows.lane(bench.conn, backoff_base_s=3600.0, backoff_cap_s=3600.0)
@@ -334,7 +354,7 @@ async def test_push_meets_a_repository_that_is_gone(bench: Bench) -> None:
     await bench.stage.alice.api("DELETE", f"/repos/{bench.stage.path}")
     bench.gate.release()
     await bench.finish(runner, task)
-    assert await bench.state(made) == ("waiting", "backoff")
+    assert await bench.state(made) == ("waiting", "cannot_tell")
     assert await bench.outcomes(made) == ["retry"]
     assert len(list((bench.directory / "root" / "saved").glob("*.bundle"))) == 1
 

@@ -228,7 +228,7 @@ class Poller:
         async with self._pool.connection() as conn, transaction(conn, f"setting {repo.ref} aside"):
             await repos.mark_unreadable(conn, repo.id, reason)
             await polls.set_aside(conn, repo, delay_s=delay_s)
-        if repo.readable:
+        if repo.readable or repo.doubted:
             _log.warning("repository set aside", forge=repo.forge, repository=str(repo.ref), reason=reason)
 
     async def _failed(
