@@ -8,10 +8,12 @@ from tests.support import rows
 from tests.support.agents import Step, commit, result, write
 from tests.support.forges import *  # noqa: F403 - fixtures
 from tests.support.forges import FaultPlan
+from tests.support.ingest import RULES
 from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench
 from tireless.domain.comments import Voice
 from tireless.forge.gitea import GiteaForge
+from tireless.services.poller import Poller
 from tireless.services.publisher import Publisher
 from tireless.store import inspect
 from tireless.store.db import Pool
@@ -59,6 +61,7 @@ async def test_push_that_seemed_to_fail_is_adopted(bench: Bench, pool: Pool, for
     for fault in faults:
         await fault.drop()
     pushes = len([each for each in bench.loopback.requests() if each.path.endswith("git-receive-pack")])
+    assert await Poller(pool, {forge.name: forge}, rules=RULES).tick()  # the repository is what it was
     await bench.wake(made, runner)
     await bench.work(name="r2")
     assert await bench.outcomes(made) == ["retry", "done"]

@@ -152,7 +152,7 @@ async def test_nothing_secret_on_failure_paths(bench: Bench, dsn: str) -> None:
         await bench.stage.alice.add_collaborator(path, bot.login, "read")
         door.cut_at(b"FROM settle_claims(")
         bench.gate.release()
-        await bench.until(lambda: bench.state(made), ("waiting", "backoff"))
+        await bench.until(lambda: bench.state(made), ("waiting", "cannot_tell"))
         door.shut()
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0

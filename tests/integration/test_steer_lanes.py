@@ -59,7 +59,7 @@ async def test_a_hold_waits_for_claims_under_way(dsn: str) -> None:
         assert not await drain_done(watcher, rows.LANE)
         assert await claim_next(late, [rows.LANE], runner=ME) == []
         await watcher.execute("UPDATE job SET claim_expires_at = now() WHERE state = 'claimed'")
-        await watcher.execute("SELECT expire_claims(10)")
+        await watcher.execute("SELECT expire_claims(10, true)")
         assert await drain_done(watcher, rows.LANE)
 
 
