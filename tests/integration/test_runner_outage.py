@@ -341,6 +341,7 @@ async def test_after_a_refused_push_no_other_job_is_begun_before_the_repository_
     await bench.stage.alice.add_collaborator(bench.stage.path, bench.stage.bot.login, "write")
     async with open_pool(bench.dsn, application_name="tireless test") as pool:
         assert await Poller(pool, {forge.name: forge}, rules=RULES).tick()
+    runner.wake.set()  # as the poller's notification does where there is a listener
     await bench.until(lambda: bench.state(other), ("publishing", None))
     await bench.finish(runner, task)
 
