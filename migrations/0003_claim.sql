@@ -23,10 +23,11 @@ CREATE FUNCTION wake_all(wakes text[]) RETURNS void LANGUAGE sql AS $$
   SELECT pg_notify(split_part(w, ' ', 1), split_part(w, ' ', 2)) FROM unnest(wakes) AS w
 $$;
 
--- "Judge this issue again", at once; ingest's own writer of looks may put one off. The caller wakes the poller.
-CREATE FUNCTION look_again(of_repository bigint, of_number int, because text) RETURNS void LANGUAGE plpgsql AS $$
+-- "Judge these issues again", at once; ingest's own writer of looks may put one off. The caller wakes the poller.
+CREATE FUNCTION look_again(of_issues bigint[], because text) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-  INSERT INTO look (repository_id, number, why) VALUES (of_repository, of_number, because)
+  INSERT INTO look (repository_id, number, why)
+  SELECT i.repository_id, i.number, because FROM issue i WHERE i.id = ANY (of_issues) ORDER BY 1, 2
   ON CONFLICT (repository_id, number) DO UPDATE
     SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
 END $$;
@@ -530,7 +531,7 @@ BEGIN
   IF doubtful AND counts > 0 THEN
     -- An agent was paid in vain. Till the poller has asked, no other one is: whoever has a slot free would claim the next job
     -- at once. As many step aside as could be claimed meanwhile; locked ones have been.
-    UPDATE repository r SET readable = false, unreadable_reason = 'it refused what was made for it, and is asked what it is'
+    UPDATE repository r SET readable = false, unreadable_reason = 'it refused what an agent had made for it; wait till `tireless serve` has asked what it is now'
      WHERE r.id = j.repository_id AND r.readable;
     WITH next AS MATERIALIZED (
       SELECT k.id FROM job k WHERE k.state = 'pending' AND k.repository_id = j.repository_id
@@ -598,12 +599,11 @@ BEGIN
   LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
   IF alone THEN
     -- Read plainly, for locks that come before the job's and for what is seldom so. Only this claim is `probe_token`, since
-    -- before it was handed out; a failure counted after this read came after this success.
+    -- before it was handed out.
     SELECT s.*, b.issue_id, b.repository_id, num_nonnulls(r.max_running, r.max_runs_per_day) > 0 AS limited,
            EXISTS (SELECT FROM child c WHERE c.issue_id = b.issue_id AND c.ended_at IS NULL) AS child,
            EXISTS (SELECT FROM child c WHERE c.job_id = b.id) AS plan,
-           l.probe_token IS NOT DISTINCT FROM s.token AS probes,
-           s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = b.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS clears
+           l.probe_token IS NOT DISTINCT FROM s.token AS probes
       INTO e
       FROM jsonb_to_record(ends -> 0) AS s (token uuid, outcome text, "to" text, counts int, reason text, asked_s double precision,
                                             cannot_start text, doubtful boolean)
@@ -625,7 +625,7 @@ BEGIN
     held := ids;
     kin := e.child OR e.plan;
     limited := CASE WHEN e.limited THEN e.repository_id END;
-    IF (e.counts > 0 OR e.clears OR e.probes OR e.doubtful OR e.cannot_start IS NOT NULL OR e.outcome = 'quota')
+    IF (e.counts <> 0 OR e.probes OR e.doubtful OR e.cannot_start IS NOT NULL OR e.outcome = 'quota')
        AND settle_shared(one, e.outcome, e.counts, e.probes, e.doubtful, e.cannot_start, e.reason, e.asked_s, policy) THEN
       suspects := ids;
     END IF;
@@ -634,8 +634,7 @@ BEGIN
   ELSE
     FOR e IN
       WITH picked AS MATERIALIZED (
-        SELECT j AS job, s.ordinality, s.outcome, s.counts,
-               s.counts < 0 AND EXISTS (SELECT FROM lane_breaker k WHERE k.lane = j.lane AND (k.failures > 0 OR k.opened > 0 OR k.quotas > 0)) AS clears
+        SELECT j AS job, s.ordinality, s.outcome, s.counts
           FROM ROWS FROM (jsonb_to_recordset(ends) AS (
                  job_id bigint, token uuid, outcome text, counts int, cannot_start text, doubtful boolean)) WITH ORDINALITY AS s
           JOIN job j ON j.id = s.job_id AND j.claim_token = s.token
@@ -650,16 +649,13 @@ BEGIN
       ), breakers AS MATERIALIZED (
         -- Before any mirror or look, which those of others may wait for.
         SELECT k.lane FROM lane_breaker k WHERE k.lane = ANY (ARRAY(SELECT (p.job).lane FROM picked p WHERE p.counts > 0)) FOR NO KEY UPDATE SKIP LOCKED
-      ), failing AS MATERIALIZED (
-        SELECT ARRAY(SELECT b.lane FROM breakers b) AS lanes
       )
-      SELECT p.job, p.outcome, p.counts, p.clears OR (p.job).lane = ANY (f.lanes) AS shared
-        FROM picked p CROSS JOIN failing f
-       WHERE p.counts <= 0 OR (p.job).lane = ANY (f.lanes)
+      SELECT p.job, p.outcome, p.counts FROM picked p
+       WHERE p.counts <= 0 OR (p.job).lane = ANY (ARRAY(SELECT b.lane FROM breakers b))
        ORDER BY p.ordinality  -- of arrival: a success between failures has them begin anew
     LOOP
       held := held || (e.job).id;
-      IF e.shared AND e.counts <> 0 AND (e.counts > 0 OR (e.job).lane <> ALL (cleared)) THEN
+      IF e.counts > 0 OR e.counts < 0 AND (e.job).lane <> ALL (cleared) THEN
         PERFORM settle_shared(e.job, e.outcome, e.counts, false, false, NULL, NULL, NULL, policy);
         cleared := CASE WHEN e.counts > 0 THEN array_remove(cleared, (e.job).lane) ELSE cleared || (e.job).lane END;
       END IF;
@@ -779,10 +775,7 @@ BEGIN
   IF kin AND ended <> '{}' THEN
     PERFORM jobs_ended(ended);
   ELSIF ended <> '{}' THEN
-    INSERT INTO look (repository_id, number, why)
-    SELECT i.repository_id, i.number, 'job ended' FROM issue i WHERE i.id = ANY (issues) ORDER BY 1, 2
-    ON CONFLICT (repository_id, number) DO UPDATE
-      SET written_at = clock_timestamp(), not_before = '-infinity', why = EXCLUDED.why;
+    PERFORM look_again(issues, 'job ended');
   END IF;
   IF limited IS NOT NULL THEN
     PERFORM wake_repository(limited, 'runner ' || one.claimed_by);

@@ -128,6 +128,24 @@ async def test_a_doubt_during_a_poll_outlives_it(ingest: Ingest) -> None:
     assert await rows.rows(ingest.conn, state) == [{"doubted": False, "due": False}]
 
 
+async def test_who_rests_when_a_doubt_is_confirmed_says_so(ingest: Ingest) -> None:
+    """A doubt makes its pending jobs wait; found to be archived, those that waited already say that, too."""
+    made = await herd(ingest)
+    number = await made.ask("acme/cogs")
+    await made.minute()
+    await ingest.conn.execute(
+        "UPDATE job SET state = 'waiting', not_before = now() + interval '1 h', not_before_reason = 'backoff'"
+    )
+    await ingest.conn.execute(
+        "UPDATE repository SET readable = false, unreadable_reason = 'x', doubted_at = now(), "
+        "poll_not_before = '-infinity' WHERE name = 'cogs'"
+    )
+    await ingest.stage.alice.edit_repository("acme/cogs", archived=True)
+    await made.minute()
+    assert "it is archived" in str(await why_not_read(ingest, "cogs"))
+    assert [(job["state"], job["reason"]) for job in await ingest.jobs(number)] == [("waiting", "cannot_tell")]
+
+
 async def test_looks_of_what_is_set_aside_alarm_nobody(ingest: Ingest) -> None:
     """A look at an issue of an archived repository counts as none that nobody answers, and is answered all the same."""
     made = await herd(ingest)

@@ -18,6 +18,7 @@ from tests.support.proxies import DatabaseProxy, When
 from tests.support.runners import *  # noqa: F403 - fixtures
 from tests.support.runners import Bench, gone
 from tireless.agent.control import boottime
+from tireless.domain.labels import LabelScheme
 from tireless.errors import StoreUnavailable
 from tireless.forge.gitea import GiteaForge
 from tireless.services.poller import Poller
@@ -25,6 +26,7 @@ from tireless.services.work import Worked
 from tireless.store import sweep
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import pool as open_pool
+from tireless.store.explaining import explain
 
 PAINT: list[Step] = [write("a.txt", "red\n"), commit("Paint it"), result("done", summary="Painted.")]
 PUSH = r"widgets\.git/(info/refs\?service=git-receive-pack|git-receive-pack)"
@@ -338,6 +340,9 @@ async def test_after_a_refused_push_no_other_job_is_begun_before_the_repository_
     bench.gate.release()
     await bench.until(lambda: bench.state(other), ("waiting", "cannot_tell"))
     assert await rows.events(bench.conn, other.job_id) == [("wait", "pending", "waiting", "cannot_tell")]
+    told = await explain(bench.conn, bench.stage.path, other.number, scheme=LabelScheme())
+    assert told.first is not None
+    assert told.first.sentence.endswith("as it is: it refused what an agent had made for it.")
     await bench.stage.alice.add_collaborator(bench.stage.path, bench.stage.bot.login, "write")
     async with open_pool(bench.dsn, application_name="tireless test") as pool:
         assert await Poller(pool, {forge.name: forge}, rules=RULES).tick()

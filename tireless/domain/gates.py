@@ -199,13 +199,15 @@ def _absorbed(said: Details, now: Now) -> tuple[str, str]:
 
 def _unreadable(said: Details, _now: Now) -> tuple[str, str]:
     reason = str(said.get("reason") or "")
-    if reason and " answered " not in reason:
+    if not reason:  # in a comment: it is read again when it changes, and not told anew
+        return "The repository cannot be worked on as it is.", "`tireless repos ls` says why."
+    if " answered " not in reason:
         # It answers: what the forge says of it is in the way (Repository.set_aside), and each ends with what to do.
         *fault, remedy = re.split("[;:] ", reason.rstrip("."))
         if fault:
             return f"Nothing can be done in the repository as it is: {': '.join(fault)}.", f"{remedy}."
-    why = f": {reason}" if reason else ""
-    return f"The repository cannot be read with the bot's token{why}".rstrip(".") + ".", "give the bot's user access."
+    said_so = f"The repository cannot be read with the bot's token: {reason}".rstrip(".") + "."
+    return said_so, "give the bot's user access."
 
 
 def next_reading(said: Details) -> str:

@@ -274,10 +274,13 @@ def _names(forge: str, repository: Repository) -> dict[str, object]:
 # ------------------------------------------------------------------------------------------------ which can be read
 
 UNREADABLE = """
-WITH before AS (SELECT r.id, r.readable FROM repository r WHERE r.id = %(id)s AND r.tracked FOR NO KEY UPDATE)
+WITH before AS (
+  -- A doubt made only its pending jobs wait (settle_shared).
+  SELECT r.id, r.readable OR r.doubted_at IS NOT NULL AS news
+    FROM repository r WHERE r.id = %(id)s AND r.tracked FOR NO KEY UPDATE)
 UPDATE repository r SET readable = false, unreadable_reason = %(reason)s, searched = false
   FROM before b WHERE r.id = b.id
-RETURNING b.readable
+RETURNING b.news
 """
 READABLE = """
 UPDATE repository SET readable = true, unreadable_reason = NULL WHERE id = %(id)s AND NOT readable RETURNING id

@@ -172,7 +172,7 @@ class Word:
 async def settle_together(
     conn: Connection, words: Sequence[Word], *, policy: Policy = POLICY, ring: Ring
 ) -> dict[UUID, Answer]:
-    """Settle those that can go together, at most MAX_TOGETHER: all of them, or none when an error is raised.
+    """Settle those that can go together: all of them, or none when an error is raised.
 
     By token; a word that has no answer is to be said alone, by `settle`: its claim is gone, or locked by somebody at
     this moment, or it moves more than its own job (a limit, a plan, a hold, a repository). `ring` is told whom to wake.

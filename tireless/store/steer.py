@@ -117,14 +117,14 @@ WITH old AS (
   SELECT o.issue_id, o.repository_id, a.id, o.kind, o.lane, o.priority, o.lane_attempts, o.id,
          o.hold, issue_waits_for(o.issue_id, o.kind), o.steered
     FROM old o CROSS JOIN asked a
-  RETURNING id, state, reason, lane, repository_id
+  RETURNING id, state, reason, lane, issue_id
 ), told AS (
   INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
   SELECT m.id, %(who)s, 'enqueue', NULL, m.state, m.reason, jsonb_build_object('rerun_of', %(job_id)s::bigint)
     FROM made m
 )
 SELECT m.id, pg_notify('tireless_lane', m.lane), pg_notify('tireless_mirror', ''),
-       look_again(m.repository_id, %(number)s::int, 'rerun'), pg_notify('tireless_look', '')
+       look_again(ARRAY[m.issue_id], 'rerun'), pg_notify('tireless_look', '')
   FROM made m
 """
 

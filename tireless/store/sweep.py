@@ -22,7 +22,7 @@ async def expire_stale_claims(conn: Connection, *, limit: int = 100, ring: Ring 
     else pending again, in its turn. A live lease is not touched. `ring` is told whom to wake; without it each step
     notifies them.
     """
-    return await _ringing(conn, EXPIRE, limit, "sweeping expired claims", ring)
+    return await _in_steps(conn, EXPIRE, limit, "sweeping expired claims", ring=ring, notify=ring is None)
 
 
 WAKE_DUE = "SELECT moved, wakes FROM wake_due(%(limit)s::int, %(notify)s::boolean)"
@@ -33,7 +33,7 @@ async def wake_due(conn: Connection, *, limit: int = 100, ring: Ring | None = No
 
     `ring` as for `expire_stale_claims`.
     """
-    return await _ringing(conn, WAKE_DUE, limit, "waking due jobs", ring)
+    return await _in_steps(conn, WAKE_DUE, limit, "waking due jobs", ring=ring, notify=ring is None)
 
 
 WAKE_FULL = "SELECT wake_full()"
@@ -41,7 +41,7 @@ WAKE_FULL = "SELECT wake_full()"
 
 async def wake_full(conn: Connection) -> int:
     """Wake jobs that stepped aside for a repository's limit wherever there is room again; how many."""
-    return await _number(conn, WAKE_FULL, {}, "waking jobs of repositories with room")
+    return await _number(conn, WAKE_FULL, "waking jobs of repositories with room")
 
 
 END_HOLDS = "SELECT end_due_holds()"
@@ -49,7 +49,7 @@ END_HOLDS = "SELECT end_due_holds()"
 
 async def end_holds(conn: Connection) -> int:
     """Remove the holds that are due; after a quota or breaker hold the lane's next claim is a probe. How many ended."""
-    return await _number(conn, END_HOLDS, {}, "ending lane holds that are due")
+    return await _number(conn, END_HOLDS, "ending lane holds that are due")
 
 
 # Attempts, events and output go with their job. Issues, verdicts and children stay, and with them the `answered` marks
@@ -122,10 +122,10 @@ async def prune(conn: Connection, *, retention: Retention, limit: int = 1000) ->
     days = {"delivered_s": retention.delivered, "failed_s": retention.failed, "cancelled_s": retention.cancelled}
     keep = {name: each * 86_400.0 for name, each in days.items()}
     keep_s = min(keep.values())
-    gone = await _in_steps(conn, PRUNE_JOBS, limit, "pruning jobs", keep_s=keep_s, **keep)
+    gone = await _in_steps(conn, PRUNE_JOBS, limit, "pruning jobs", ring=None, keep_s=keep_s, **keep)
     gone += await _in_steps(conn, PRUNE_REQUESTS, limit, "pruning requests", keep_s=keep_s)
     await _in_steps(conn, PRUNE_OUTPUT, limit, "pruning output")
-    await _number(conn, PRUNE_RUNNERS, {}, "forgetting runners")
+    await _number(conn, PRUNE_RUNNERS, "forgetting runners")
     return gone
 
 
@@ -139,28 +139,22 @@ async def clock_and_leases(conn: Connection) -> tuple[float, float | None, float
     return row if row is not None else (0.0, None, None)
 
 
-async def _ringing(conn: Connection, statement: LiteralString, limit: int, doing: str, ring: Ring | None) -> int:
-    """In steps as well, with somebody to wake after each of them."""
+async def _in_steps(
+    conn: Connection, statement: LiteralString, limit: int, doing: str, *, ring: Ring | None = None, **values: float
+) -> int:
+    """Run a bounded statement until a step is not full; the sum. `ring` is told after each whom it names."""
     total, moved = 0, limit
     while moved >= limit:
         with translate(doing):
-            row = await (await conn.execute(statement, {"limit": limit, "notify": ring is None})).fetchone()
-        moved, wakes = row or (0, [])
+            row = await (await conn.execute(statement, {"limit": limit, **values})).fetchone()
+        moved, *named = row or (0,)
         total += moved
         if ring is not None:
-            ring_for(wakes, ring)
+            ring_for((wake for wakes in named for wake in wakes), ring)
     return total
 
 
-async def _in_steps(conn: Connection, statement: LiteralString, limit: int, doing: str, **values: float) -> int:
-    """Run a bounded statement until a step is not full; the sum."""
-    total = 0
-    while (moved := await _number(conn, statement, {"limit": limit, **values}, doing)) >= limit:
-        total += moved
-    return total + moved
-
-
-async def _number(conn: Connection, statement: LiteralString, values: dict[str, float], doing: str) -> int:
+async def _number(conn: Connection, statement: LiteralString, doing: str) -> int:
     with translate(doing):
-        row = await (await conn.execute(statement, values)).fetchone()
+        row = await (await conn.execute(statement)).fetchone()
     return int(row[0]) if row is not None else 0
