@@ -102,10 +102,11 @@ async def test_history_costs_a_claim_nothing(conn: Connection) -> None:
     for statements in ((), HISTORY):
         await fill(conn, *statements, history=20_000)
         await conn.execute("VACUUM ANALYZE job")
-        for _ in range(2):  # the first one fills the session's caches
+        looked_at = []
+        for _ in range(5):
             async with conn.transaction(force_rollback=True):
-                plan = await claims_plan(conn, "ANALYZE, BUFFERS, ")
-        touched.append(pages(plan))
+                looked_at.append(pages(await claims_plan(conn, "ANALYZE, BUFFERS, ")))
+        touched.append(min(looked_at[1:]))  # the first one fills the session's caches, as each after a vacuum does
     assert touched[1] <= 1.2 * touched[0]
 
 

@@ -75,12 +75,12 @@ async def fill(conn: Connection, statements: str) -> None:
 
 
 async def explained(conn: Connection, statement: str) -> Node:
-    """The plan of the leanest of three runs on warm caches: now and then one splits a page of some index.
+    """The plan of the leanest of seven runs on warm caches: now and then one splits a page of some index.
 
     Nothing is rolled back: the driver would forget its statements.
     """
     query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
-    return min([await _run(conn, query) for _ in range(4)][1:], key=pages)
+    return min([await _run(conn, query) for _ in range(8)][1:], key=pages)
 
 
 async def _run(conn: Connection, query: str) -> Node:
