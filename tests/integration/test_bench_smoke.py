@@ -34,6 +34,12 @@ def figures(at: Place) -> Figures:
     return found
 
 
+def test_a_group_has_one_process(request: pytest.FixtureRequest) -> None:
+    """`./run test` sends a group to one process, which says so in its tests' names: versions were seen that do not."""
+    grouped = request.config.getoption("loadgroup", default=False)
+    assert request.node.nodeid.endswith("@bench_smoke") == grouped
+
+
 def test_every_measure_gives_its_rounds(figures: Figures) -> None:
     """Rates and times above 0, as many rounds as asked for, with an empty table and beside a history."""
     for figure in figures.all():
