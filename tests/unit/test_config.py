@@ -406,6 +406,16 @@ def test_attempts_are_bounded_whatever_a_lane_says(write: Write) -> None:
     assert "less than or equal to 100" in found
 
 
+@pytest.mark.parametrize("key", ["finished", "delivered", "failed", "cancelled"])
+def test_what_limits_count_is_kept_for_a_day(write: Write, key: str) -> None:
+    """A retention below a day would let the runs of the day be forgotten, and with them the limit on them."""
+    (found,) = faults(write(f"[retention]\n{key} = '23h59m'"))
+    assert found.startswith(f"retention.{key}: ")
+    assert "runs_per_repository_per_day" in found
+    assert 'write "1d" or more' in found
+    assert getattr(load(write(f"[retention]\n{key} = '1d'")).retention, key) == timedelta(days=1)
+
+
 @pytest.mark.parametrize(
     ("lease", "grace", "margin", "fits"),
     [

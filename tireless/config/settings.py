@@ -252,13 +252,27 @@ class SweepSection(Section):
     interval: Duration = timedelta(seconds=10)
 
 
+def _a_day(value: timedelta) -> timedelta:
+    # What counts attempts (runs_today(), too_often()) looks back a day at most; they go with their jobs.
+    if value < timedelta(days=1):
+        raise ValueError(
+            "that is less than a day: the runs of a day could not be counted any more "
+            '(limits.max_runs_per_repository_per_day); write "1d" or more'
+        )
+    return value
+
+
+Kept = Annotated[Duration, AfterValidator(_a_day)]
+"""How long ended jobs are kept, with their attempts: no shorter than anything that counts those."""
+
+
 class RetentionSection(Section):
     """How long ended jobs are kept, and where one kind of end is to be kept longer or shorter."""
 
-    finished: Duration = timedelta(days=90)
-    delivered: Duration | None = None
-    failed: Duration | None = None
-    cancelled: Duration | None = None
+    finished: Kept = timedelta(days=90)
+    delivered: Kept | None = None
+    failed: Kept | None = None
+    cancelled: Kept | None = None
 
 
 def _state_dir() -> Path:
