@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from pathlib import Path
 
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from tireless.errors import SchemaMismatch, StoreError, StoreUnavailable
 from tireless.store.db import Connection, connect
@@ -56,6 +59,28 @@ async def test_only_what_is_missing_is_applied(empty_dsn: str, folder: Path) -> 
     (folder / "0003_third.sql").write_text("INSERT INTO a VALUES (7);")
     assert await migrate(empty_dsn, folder=folder) == ["0003"]
     assert await tables(empty_dsn) == ["a", "b", "schema_migration"]
+
+
+async def test_a_current_database_asks_for_no_right_to_create(empty_dsn: str, folder: Path) -> None:
+    """A user who may only read and write rows is told that nothing is missing; one that may not create, where it is."""
+    await migrate(empty_dsn, folder=folder)
+    name = f"tireless_test_{secrets.token_hex(6)}"
+    role = sql.Identifier(name)
+    owner = await connect(empty_dsn, application_name="tireless test")
+    await owner.execute(sql.SQL("CREATE ROLE {}").format(role))
+    try:
+        await owner.execute(
+            sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {}").format(role)
+        )
+        # Not a login of its own, which the server may not allow; the session is this role's all the same.
+        as_role = make_conninfo(empty_dsn, options=f"-c role={name}")
+        assert await migrate(as_role, folder=folder) == []
+        (folder / "0003_third.sql").write_text("CREATE TABLE c (n int);")
+        with pytest.raises(StoreError, match=r"0003_third\.sql.*permission denied for schema public"):
+            await migrate(as_role, folder=folder)
+    finally:
+        await owner.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(role))
+        await owner.close()
 
 
 async def test_six_at_once_apply_everything_once(empty_dsn: str, folder: Path) -> None:

@@ -95,8 +95,10 @@ async def migrate(url: str, *, folder: Path | None = None, lock_wait_s: float = 
     conn = await connect(url, application_name="tireless migrate")
     try:
         await _lock(conn, lock_wait_s)
-        with translate("creating the table schema_migration"):
-            await conn.execute(CREATE_LEDGER)
+        if not await _has_ledger(conn):
+            # IF NOT EXISTS asks for the right to create before it looks.
+            with translate("creating the table schema_migration"):
+                await conn.execute(CREATE_LEDGER)
         status = compare(wanted, await _ledger(conn))
         if status.faults:
             status.demand()
@@ -164,7 +166,7 @@ async def _lock(conn: Connection, wait_s: float) -> None:
 
 
 CREATE_LEDGER = """
-CREATE TABLE IF NOT EXISTS schema_migration (
+CREATE TABLE schema_migration (
     version    text PRIMARY KEY,
     name       text NOT NULL,
     sha256     text NOT NULL,
@@ -176,11 +178,16 @@ LEDGER_EXISTS = "SELECT to_regclass('schema_migration') IS NOT NULL"
 LEDGER = "SELECT version, sha256 FROM schema_migration"
 
 
-async def _ledger(conn: Connection) -> dict[str, str]:
-    with translate("reading the table schema_migration"):
+async def _has_ledger(conn: Connection) -> bool:
+    with translate("looking for the table schema_migration"):
         row = await (await conn.execute(LEDGER_EXISTS)).fetchone()
-        if not row or not row[0]:
-            return {}
+    return bool(row and row[0])
+
+
+async def _ledger(conn: Connection) -> dict[str, str]:
+    if not await _has_ledger(conn):
+        return {}
+    with translate("reading the table schema_migration"):
         return {str(version): str(sha256) async for version, sha256 in await conn.execute(LEDGER)}
 
 
