@@ -794,6 +794,7 @@ DECLARE
 BEGIN
   moved := 0;
   wakes := '{}';
+  LOCK TABLE attempt IN ROW EXCLUSIVE MODE;
   WITH late AS MATERIALIZED (
     SELECT j.id FROM job j WHERE j.state = 'claimed' AND j.claim_token IS NOT NULL AND j.claim_expires_at < clock_timestamp()
      ORDER BY j.id LIMIT up_to FOR NO KEY UPDATE SKIP LOCKED

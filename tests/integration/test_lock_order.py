@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from uuid import uuid4
 
+import pytest
+
 from tests.support import rows
-from tireless.domain.issue import IssueState, Person, Snapshot
+from tireless.domain.issue import IssueState, Person, RepoRef, Snapshot
 from tireless.domain.labels import LabelScheme
 from tireless.domain.outcome import Outcome
 from tireless.domain.people import Policy
 from tireless.store import steer
+from tireless.store.adopt import adopt
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, clock
 from tireless.store.intake import Reading, Rules, Taken, Took, take_in
-from tireless.store.record import Answer
+from tireless.store.limits import Limits, limit_repository
+from tireless.store.record import Answer, RecordedResult, mark_pushed, record_result
 from tireless.store.settle import Ending, settle
 from tireless.store.sweep import expire_stale_claims
 
@@ -121,6 +126,50 @@ async def test_intake_of_a_closed_child_and_a_claim_of_its_plan_do_not_deadlock(
         assert (await closing).how is Took.STORED
         claims = await claiming or await claim_next(runner, [rows.LANE], runner=ME)
         assert [claim.number for claim in claims] == [1]
+
+
+async def recorded(conn: Connection, made: rows.Made) -> object:
+    """Its runner has a result."""
+    return await record_result(conn, *made.claim, RecordedResult(result={}))
+
+
+async def pushed(conn: Connection, made: rows.Made) -> object:
+    """Its runner has pushed."""
+    return await mark_pushed(conn, *made.claim)
+
+
+async def adopted(conn: Connection, made: rows.Made) -> object:
+    """Its runner finds work on the forge."""
+    return await adopt(conn, *made.claim, [])
+
+
+async def given_back(conn: Connection, made: rows.Made) -> object:
+    """Its runner ends."""
+    return await settle(conn, *made.claim, Ending(outcome=Outcome.SHUTDOWN))
+
+
+async def swept(conn: Connection, _made: rows.Made) -> object:
+    """Its lease has ended."""
+    return await expire_stale_claims(conn)
+
+
+@pytest.mark.parametrize("work", [recorded, pushed, adopted, given_back, swept])
+async def test_who_changes_limits_waits_in_no_ring(
+    dsn: str, work: Callable[[Connection, rows.Made], Awaitable[object]]
+) -> None:
+    """He has `attempt` and wants a repository, whose holder wants a job: who has that wants no `attempt` any more."""
+    async with rows.connections(dsn, 4) as (limiter, runner, intake, watcher):
+        made = await rows.job(watcher, state="claimed", recorded=True, lease_s=-1.0 if work is swept else 600.0)
+        async with intake.transaction():
+            await intake.execute("SELECT FROM repository FOR NO KEY UPDATE")
+            ref = RepoRef(rows.FORGE, *rows.REPO.split("/"))
+            limiting = asyncio.create_task(limit_repository(limiter, ref, Limits(max_running=2)))
+            await rows.until_blocked(watcher, limiter)
+            working = asyncio.create_task(work(runner, made))
+            await rows.until_blocked(watcher, runner)
+            await intake.execute("SELECT FROM job FOR NO KEY UPDATE NOWAIT")
+        await limiting
+        await working
 
 
 async def closed(conn: Connection, made: rows.Made) -> Taken:

@@ -24,9 +24,9 @@ async def resolve(pool: Pool, forge: Forge, repo: RepoRow, error: Exception, *, 
     moved = (found.owner, found.name) != (repo.owner, repo.name)
     reason = found.set_aside or str(error)
     async with pool.connection() as conn, transaction(conn, f"resolving {repo.ref}"):
-        await repos.refresh_repository(conn, repo.id, found, forge=repo.forge)
         if not moved and isinstance(error, ForgeDenied | NotFound):
             await repos.mark_unreadable(conn, repo.id, reason)
+        await repos.refresh_repository(conn, repo.id, found, forge=repo.forge)
     if moved:
         _log.info("repository renamed", forge=repo.forge, before=str(repo.ref), after=f"{found.owner}/{found.name}")
     return moved

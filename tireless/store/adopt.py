@@ -13,6 +13,7 @@ from uuid import UUID
 from psycopg.rows import dict_row
 
 from tireless.store.db import Connection, jsonb, transaction, translate
+from tireless.store.lanes import JOIN_IN
 from tireless.store.record import Answer
 
 
@@ -98,6 +99,7 @@ async def adopt(
     fence = {"job_id": job_id, "token": token}
     with translate(doing):
         async with transaction(conn, doing), conn.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(JOIN_IN)
             mine = await (await cursor.execute(FENCE_ADOPTER, fence)).fetchone()
             if mine is None:
                 return Answer.LOST

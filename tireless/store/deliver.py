@@ -12,7 +12,8 @@ from enum import StrEnum
 from psycopg.rows import class_row
 
 from tireless.domain.issue import RepoRef
-from tireless.store.db import Connection, jsonb, translate
+from tireless.store.db import Connection, jsonb, transaction, translate
+from tireless.store.lanes import JOIN_IN
 from tireless.store.look import Ring, Wake, wake_lanes
 from tireless.store.publish import Delivery
 
@@ -117,12 +118,15 @@ async def return_to_pending(
 ) -> Ended:
     """Give the job back to the runners: its branch is at `found` (None: nowhere), not at the recorded commit.
 
-    Nothing was created yet. One statement.
+    Nothing was created yet. A transaction of its own: one that stops the repository waits for it, or is waited for.
     """
     details = jsonb({"branch": delivery.branch, "recorded": delivery.commit_sha, "found": found})
     values: dict[str, object] = {**_fence(delivery), "who": by, "details": details, "notify": ring is None}
-    with translate(f"returning job {delivery.job_id} to its lane"):
-        row = await (await conn.execute(RETURN_TO_PENDING, values)).fetchone()
+    doing = f"returning job {delivery.job_id} to its lane"
+    with translate(doing):
+        async with transaction(conn, doing):
+            await conn.execute(JOIN_IN)
+            row = await (await conn.execute(RETURN_TO_PENDING, values)).fetchone()
     if row is None:
         return Ended.LOST
     wake_lanes(ring, [lane for lane in row[:1] if lane is not None])

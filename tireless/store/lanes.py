@@ -17,8 +17,10 @@ from tireless.store.db import Connection, transaction, translate
 
 # ------------------------------------------------------------------------------------------------ no claims
 
-# Every claim writes `attempt`: this lock waits for the claims begun before, and lets none begin.
+# Every claim writes `attempt`, and so does who brings a claimed job back: this lock waits for those begun before, and
+# lets none begin. It comes before every row: who writes `attempt` behind a row's lock takes JOIN_IN first.
 SHUT_OUT = "LOCK TABLE attempt IN SHARE MODE"
+JOIN_IN = "LOCK TABLE attempt IN ROW EXCLUSIVE MODE"
 LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(ms)s::text, true)"
 
 # Claims queue behind a waiting lock, so each try is short. The last ones outlast deadlock_timeout (1 s), which is when
@@ -33,15 +35,19 @@ async def no_claims(conn: Connection, doing: str) -> AsyncIterator[None]:
     What it commits, every later claim sees. Keep it short. StoreUnavailable when somebody keeps `attempt` locked.
     """
     async with transaction(conn, doing):
-        for wait_ms in _TRIES_MS:
-            if await _shut_out(conn, doing, wait_ms):
-                break
-            await asyncio.sleep(0.01)  # let the claims that queued behind us through
-        else:
-            raise StoreUnavailable(
-                f"{doing}: another session keeps the table `attempt` locked: end it (see pg_locks), then repeat this"
-            )
+        await shut_out(conn, doing)
         yield
+
+
+async def shut_out(conn: Connection, doing: str) -> None:
+    """The same from here to the end of a transaction that has locked nothing yet."""
+    for wait_ms in _TRIES_MS:
+        if await _shut_out(conn, doing, wait_ms):
+            return
+        await asyncio.sleep(0.01)  # let the claims that queued behind us through
+    raise StoreUnavailable(
+        f"{doing}: another session keeps the table `attempt` locked: end it (see pg_locks), then repeat this"
+    )
 
 
 async def _shut_out(conn: Connection, doing: str, wait_ms: int) -> bool:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tireless.domain.job import Kind
 from tireless.store.db import Connection, clean_text, jsonb, transaction, translate
+from tireless.store.lanes import JOIN_IN
 
 
 class Answer(StrEnum):
@@ -159,6 +160,7 @@ async def record_result(conn: Connection, job_id: int, token: UUID, recorded: Re
     doing = f"recording the result of job {job_id}"
     with translate(doing):
         async with transaction(conn, doing):
+            await conn.execute(JOIN_IN)
             row = await (await conn.execute(FENCE, {"job_id": job_id, "token": token})).fetchone()
             if row is None:
                 return Answer.LOST
@@ -208,6 +210,7 @@ async def mark_pushed(conn: Connection, job_id: int, token: UUID) -> Answer:
     doing = f"noting the push of job {job_id}"
     with translate(doing):
         async with transaction(conn, doing):
+            await conn.execute(JOIN_IN)
             row = await (await conn.execute(FENCE, {"job_id": job_id, "token": token})).fetchone()
             if row is None:
                 return Answer.LOST

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 from uuid import UUID
 
+from psycopg import Rollback
 from psycopg.rows import class_row
 
 from tireless.domain.cursor import Cursor
 from tireless.domain.issue import RepoRef, Repository
 from tireless.errors import NotKnown, Refused
 from tireless.store.db import Connection, clean_text, translate
+from tireless.store.lanes import shut_out
 from tireless.store.look import Ring, wake_lanes
 
 
@@ -85,6 +88,9 @@ async def watched(conn: Connection, repository_id: int) -> RepoRow | None:
             return await (await cursor.execute(WATCHED, {"id": repository_id})).fetchone()
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class Synced:
     """Ids of repositories that are watched from now on, and of those that are not any more."""
@@ -151,14 +157,35 @@ async def sync_repositories(
     require_opt_in: bool = True,
     unresolved: Sequence[RepoRef] = (),
 ) -> Synced:
-    """Watch these repositories; in a transaction of the caller's.
+    """Watch these repositories; in a transaction of the caller's, first of all.
 
     `source` `config`: they are all that the configuration names, those it named before are dropped, but not those
     `unresolved`, which could not be looked up now (`owner/*`: all of an owner's). `operator`: they are added. Without
     opt-in only labels put on from now on ask for work. The forge's row is there (`forge_known`).
     """
+
+    async def write() -> tuple[Synced, bool]:
+        return await _sync(conn, forge, repositories, source, require_opt_in=require_opt_in, unresolved=unresolved)
+
+    synced = await _shutting_out(conn, f"watching {len(repositories)} repositories of {forge}", write)
+    for repository_id in sorted({*synced.added, *synced.dropped}):
+        await _judge_rest(conn, repository_id)
+    return synced
+
+
+async def _sync(
+    conn: Connection,
+    forge: str,
+    repositories: Sequence[Repository],
+    source: str,
+    *,
+    require_opt_in: bool,
+    unresolved: Sequence[RepoRef],
+) -> tuple[Synced, bool]:
+    """Which are watched from now on and which are not any more; is there one among them that may have jobs?"""
     added: list[int] = []
     dropped: list[int] = []
+    known = False
     unmoved = await _unmoved(conn, forge, repositories, require_opt_in) if source == "config" else frozenset[int]()
     for repository in sorted(repositories, key=lambda one: one.id):
         if repository.id in unmoved:
@@ -170,6 +197,7 @@ async def sync_repositories(
             row = await (await conn.execute(WATCH, values)).fetchone()
         if row is not None and (before is None or not before[1]):
             added.append(int(row[0]))
+            known = known or before is not None
     if source == "config":
         gone = {
             "forge": forge,
@@ -178,9 +206,7 @@ async def sync_repositories(
         }
         with translate(f"dropping what is not configured any more on {forge}"):
             dropped += [int(row[0]) async for row in await conn.execute(GONE_FROM_CONFIG, gone)]
-    for repository_id in sorted({*added, *dropped}):
-        await _judge_rest(conn, repository_id)
-    return Synced(tuple(added), tuple(dropped))
+    return Synced(tuple(added), tuple(dropped)), known or dropped != []
 
 
 async def _unmoved(
@@ -210,11 +236,13 @@ DROP = "UPDATE repository SET tracked = false WHERE id = %(id)s"
 
 
 async def untrack(conn: Connection, repo: RepoRef) -> None:
-    """Stop watching a repository an operator added; its jobs wait. In a transaction of the caller's.
+    """Stop watching a repository an operator added; its jobs wait. In a transaction of the caller's, first of all.
 
     NotKnown when there is none; Refused(`configured`) when the configuration names it.
     """
-    with translate(f"dropping {repo.path}"):
+    doing = f"dropping {repo.path}"
+    with translate(doing):
+        await shut_out(conn, doing)
         found = {"forge": repo.forge, "owner": repo.owner, "name": repo.name}
         row = await (await conn.execute(FIND, found)).fetchone()
         if row is None or not row[2]:
@@ -250,8 +278,10 @@ async def refresh_repository(conn: Connection, repository_id: int, found: Reposi
 
 
 async def replace_repository(conn: Connection, old: RepoRow, new: Repository, *, require_opt_in: bool = True) -> None:
-    """Watch the repository that was made anew under the old one's name; in a transaction of the caller's."""
-    with translate(f"replacing {old.ref}"):
+    """Watch what was made anew under the old one's name; in a transaction of the caller's, first of all."""
+    doing = f"replacing {old.ref}"
+    with translate(doing):
+        await shut_out(conn, doing)
         await conn.execute(DROP, {"id": old.id})
         values = {**_names(old.forge, new), "source": old.source, "require_opt_in": require_opt_in}
         await conn.execute(WATCH, values)
@@ -288,21 +318,47 @@ UPDATE repository SET readable = true, unreadable_reason = NULL WHERE id = %(id)
 
 
 async def mark_unreadable(conn: Connection, repository_id: int, reason: str) -> None:
-    """The forge answered that the bot may not read it: its resting jobs wait, cannot_tell. In a transaction."""
-    with translate(f"marking repository {repository_id} unreadable"):
-        values = {"id": repository_id, "reason": clean_text(reason)[:2000]}
+    """The forge answered that the bot may not read it: its resting jobs wait, cannot_tell.
+
+    In a transaction of the caller's, first of all.
+    """
+    values = {"id": repository_id, "reason": clean_text(reason)[:2000]}
+
+    async def write() -> tuple[bool | None, bool]:
         row = await (await conn.execute(UNREADABLE, values)).fetchone()
-    if row is not None:
+        return (None, False) if row is None else (bool(row[0]), bool(row[0]))
+
+    news = await _shutting_out(conn, f"marking repository {repository_id} unreadable", write)
+    if news is not None:
         # Said before: only what has come back to pending since.
-        await _judge_rest(conn, repository_id, pending_only=not row[0])
+        await _judge_rest(conn, repository_id, pending_only=not news)
 
 
 async def mark_readable(conn: Connection, repository_id: int, *, ring: Ring | None = None) -> None:
-    """It can be read: its jobs wait no more for that. In a transaction."""
-    with translate(f"marking repository {repository_id} readable"):
+    """It can be read: its jobs wait no more for that. In a transaction of the caller's, first of all."""
+
+    async def write() -> tuple[bool, bool]:
         row = await (await conn.execute(READABLE, {"id": repository_id})).fetchone()
-    if row is not None:
+        return row is not None, row is not None
+
+    if await _shutting_out(conn, f"marking repository {repository_id} readable", write):
         await _judge_rest(conn, repository_id, ring=ring)
+
+
+async def _shutting_out(conn: Connection, doing: str, write: Callable[[], Awaitable[tuple[T, bool]]]) -> T:
+    """What `write` answers, and whether it changes how jobs rest: then it is written with claims shut out.
+
+    A claimed job that comes back at this moment rests by what was true when it began to; judging comes too soon for
+    that one, and nobody else would judge it. Seldom does anything change: it is tried without, and that is undone.
+    """
+    with translate(doing):
+        async with conn.transaction() as tried:
+            answer, changes = await write()
+            if not changes:
+                return answer
+            raise Rollback(tried)
+        await shut_out(conn, doing)
+        return (await write())[0]
 
 
 # The trigger of 0002 looks at `tracked` and `readable`; it only has to be touched. The repository's row is locked.
