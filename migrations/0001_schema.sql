@@ -1,6 +1,18 @@
 -- Every table of tireless and its named invariants. Rows are the truth; the forge shows a picture of them.
 -- Text + CHECK instead of enums: a value can be dropped again. All times are the database's clock unless a column says forge time.
 
+-- Of an amount: nothing is less than NaN and more than any cap, and what is below zero would be money to spend.
+-- Domains, not checks of their tables: each statement on a table parses all of its checks, whatever it writes.
+CREATE DOMAIN usd AS numeric CONSTRAINT usd_is_an_amount CHECK (VALUE >= 0 AND VALUE < 'Infinity');
+-- What an agent says it used. Sums are made of these three; the bound is the one under which they are read.
+CREATE DOMAIN usage_said AS jsonb CONSTRAINT usage_is_counted CHECK (
+  CASE jsonb_typeof(VALUE -> 'usd') WHEN 'number' THEN (VALUE ->> 'usd')::numeric BETWEEN 0 AND 9007199254740992
+       ELSE VALUE ->> 'usd' IS NULL END
+  AND CASE jsonb_typeof(VALUE -> 'input_tokens') WHEN 'number' THEN (VALUE ->> 'input_tokens')::numeric BETWEEN 0 AND 9007199254740992
+           ELSE VALUE ->> 'input_tokens' IS NULL END
+  AND CASE jsonb_typeof(VALUE -> 'output_tokens') WHEN 'number' THEN (VALUE ->> 'output_tokens')::numeric BETWEEN 0 AND 9007199254740992
+           ELSE VALUE ->> 'output_tokens' IS NULL END);
+
 -- One Gitea or Forgejo instance, by its configured name; what it last said of itself.
 CREATE TABLE forge (
   name        text PRIMARY KEY,
@@ -56,7 +68,7 @@ CREATE TABLE repository (
   CONSTRAINT unreadable_has_a_reason CHECK (readable OR unreadable_reason IS NOT NULL),
   CONSTRAINT repository_limits_by_known CHECK (limits_by IN ('config', 'operator')),
   CONSTRAINT repository_limits_positive CHECK (max_running > 0 AND max_runs_per_day > 0),
-  CONSTRAINT repository_take_is_whole CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3))
+  CONSTRAINT repository_take_is_whole_and_ends CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3) AND take_until < 'infinity')
 );
 -- A name may come back for another repository after a rename, but only one of them is watched under it.
 CREATE UNIQUE INDEX repository_name_tracked ON repository (forge, lower(owner), lower(name)) WHERE tracked;
@@ -78,8 +90,8 @@ CREATE TABLE lane (
   run_timeout_s     double precision NOT NULL DEFAULT 5400,
   stall_timeout_s   double precision NOT NULL DEFAULT 600,
   max_running       int,
-  max_usd           numeric,                                 -- what one job may cost until a person acts on it; null: no cap
-  reserve_usd       numeric NOT NULL DEFAULT 0,              -- with less left of that no further attempt is started
+  max_usd           usd,                                     -- what one job may cost until a person acts on it; null: no cap
+  reserve_usd       usd NOT NULL DEFAULT 0,                  -- with less left of that no further attempt is started
   repository_limits boolean NOT NULL DEFAULT false,          -- some repository it may serve has a limit
   -- after a quota or breaker hold one claim goes first: the probe
   probing           boolean NOT NULL DEFAULT false,
@@ -91,8 +103,12 @@ CREATE TABLE lane (
   CONSTRAINT lane_name_plain CHECK (name ~ '^[a-z0-9][a-z0-9_-]{0,39}$'),
   CONSTRAINT lane_times_positive CHECK (lease_s > 0 AND run_timeout_s > 0 AND stall_timeout_s > 0
                                         AND backoff_base_s >= 0 AND backoff_cap_s >= backoff_base_s),
+  -- Ten years, as the configuration has it. NaN is greater than any number, and would fail each claim of the lane.
+  CONSTRAINT lane_times_bounded CHECK (greatest(lease_s, run_timeout_s, stall_timeout_s, backoff_cap_s) <= 315360000),
   CONSTRAINT lane_counts_positive CHECK (max_attempts > 0 AND max_running > 0 AND max_usd > 0 AND reserve_usd >= 0),
-  CONSTRAINT probe_only_while_probing CHECK (probing OR probe_token IS NULL)
+  CONSTRAINT probe_only_while_probing CHECK (probing OR probe_token IS NULL),
+  -- Asked at the commit: the configuration is written lane by lane.
+  CONSTRAINT one_default_lane EXCLUDE (is_default WITH =) WHERE (is_default AND configured) DEFERRABLE INITIALLY DEFERRED
 );
 
 -- A lane is open when it has no row here (for any host, or for the claimer's). Each source changes only its own rows.
@@ -235,7 +251,7 @@ CREATE TABLE job (
   max_attempts     int NOT NULL DEFAULT 3,
   given_back       int NOT NULL DEFAULT 0,                   -- in a row, by one of these:
   given_back_by    text,                                     -- 'agent' (quota, blocked) or 'repository' (nobody can work on it)
-  spent_usd        numeric NOT NULL DEFAULT 0,               -- what its attempts have cost since a person last acted on it
+  spent_usd        usd NOT NULL DEFAULT 0,                   -- what its attempts have cost since a person last acted on it
   fresh_from       bigint NOT NULL DEFAULT 0,                -- claim_no when a person last acted: earlier attempts say nothing any more
   pull_request     int,
   kind             text NOT NULL,
@@ -262,17 +278,19 @@ CREATE TABLE job (
   CONSTRAINT state_known CHECK (state = ANY ('{pending, waiting, claimed, publishing, delivered, failed, cancelled}')),
   CONSTRAINT kind_known CHECK (kind = ANY ('{discover, plan, implement}')),
   CONSTRAINT priority_known CHECK (priority BETWEEN -1 AND 1),
-  CONSTRAINT claimed_has_a_claim CHECK (state <> 'claimed' OR num_nonnulls(claimed_by, claimed_host, claim_token, claim_expires_at, claimed_at) = 5),
+  CONSTRAINT claimed_has_a_claim_that_ends CHECK (state <> 'claimed' OR num_nonnulls(claimed_by, claimed_host, claim_token, claim_expires_at, claimed_at) = 5
+                                        AND claim_expires_at < 'infinity'),
   CONSTRAINT only_claimed_has_a_claim CHECK (state = 'claimed' OR num_nonnulls(claimed_by, claimed_host, claim_token, claim_expires_at, claimed_at, claim_place) = 0),
   CONSTRAINT publish_take_only_in_publishing CHECK (state = 'publishing' OR num_nonnulls(publish_by, publish_token, publish_until) = 0),
-  CONSTRAINT publish_take_is_whole CHECK (num_nonnulls(publish_by, publish_token, publish_until) IN (0, 3)),
+  CONSTRAINT publish_take_is_whole_and_ends CHECK (num_nonnulls(publish_by, publish_token, publish_until) IN (0, 3) AND publish_until < 'infinity'),
   CONSTRAINT publishing_has_a_result CHECK (state <> 'publishing' OR result_attempt IS NOT NULL),
   CONSTRAINT terminal_is_finished CHECK ((state = ANY ('{delivered, failed, cancelled}')) = (finished_at IS NOT NULL)),
   CONSTRAINT waiting_has_a_reason CHECK (state <> 'waiting' OR reason IS NOT NULL),
   CONSTRAINT pending_has_no_wait CHECK (state <> 'pending' OR (parked IS NULL AND NOT hold AND waits_for = '{}' AND NOT repository_full
                                         AND NOT day_limit AND not_before IS NULL AND reason IS NULL)),
   CONSTRAINT parked_known CHECK (parked = ANY ('{needs_input, needs_approval, suspect, no_progress, budget_exhausted, asked_too_often}')),
-  CONSTRAINT not_before_has_a_reason CHECK ((not_before IS NULL) = (not_before_reason IS NULL)),
+  CONSTRAINT not_before_has_a_reason_and_an_end CHECK ((not_before IS NULL) = (not_before_reason IS NULL)
+                                        AND not_before < 'infinity' AND publish_not_before < 'infinity'),
   CONSTRAINT not_before_reason_known CHECK (not_before_reason = ANY ('{backoff, blocked}')),
   CONSTRAINT cancelled_has_a_reason CHECK (state <> ALL ('{cancelled, failed}') OR reason IS NOT NULL),
   CONSTRAINT cancel_asked_only_while_claimed CHECK (cancel_requested IS NULL OR state = 'claimed'),
@@ -322,7 +340,7 @@ CREATE TABLE attempt (
   summary      text,
   exit_code    int,
   base_sha     text,
-  usage        jsonb,                                        -- noted while it runs, told when it ends
+  usage        usage_said,                                   -- noted while it runs, told when it ends
   head         text,                                         -- the git tree it left, where it may be tried again: is there anything new?
   output_head  text,
   output_tail  text,
@@ -385,6 +403,7 @@ CREATE TABLE child (
   CONSTRAINT child_kind_known CHECK (kind IN ('discover', 'plan', 'implement')),
   CONSTRAINT child_key_plain CHECK (key ~ '^[a-z0-9][a-z0-9-]{0,63}$'),
   CONSTRAINT child_ends_with_a_reason CHECK ((ended_at IS NULL) = (ended_reason IS NULL)),
+  CONSTRAINT child_is_not_its_plan CHECK (issue_id <> plan_issue_id),
   CONSTRAINT child_uid_once UNIQUE (uid)
 );
 CREATE UNIQUE INDEX one_live_child_per_key ON child (plan_issue_id, key) WHERE ended_at IS NULL;
@@ -428,7 +447,7 @@ CREATE TABLE look (
   take_token    uuid,
   take_until    timestamptz,
   PRIMARY KEY (repository_id, number),
-  CONSTRAINT look_take_is_whole CHECK ((take_token IS NULL) = (take_until IS NULL))
+  CONSTRAINT look_take_is_whole_and_ends CHECK ((take_token IS NULL) = (take_until IS NULL) AND take_until < 'infinity')
 );
 CREATE INDEX look_due ON look (not_before);
 
@@ -458,7 +477,7 @@ CREATE TABLE mirror (
   take_token      uuid,
   take_by         text,
   take_until      timestamptz,
-  CONSTRAINT mirror_take_is_whole CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3))
+  CONSTRAINT mirror_take_is_whole_and_ends CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3) AND take_until < 'infinity')
 );
 CREATE INDEX mirror_due ON mirror (not_before, issue_id) WHERE changed > told;
 -- Fought over and left alone: few, tried again after an hour.

@@ -122,6 +122,6 @@ CREATE TABLE owner_poll (
   take_by         text,
   take_until      timestamptz,
   PRIMARY KEY (forge, owner),
-  CONSTRAINT owner_take_is_whole CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3))
+  CONSTRAINT owner_take_is_whole_and_ends CHECK (num_nonnulls(take_token, take_by, take_until) IN (0, 3) AND take_until < 'infinity')
 );
 CREATE INDEX repository_of_owner ON repository (forge, lower(owner)) WHERE tracked;

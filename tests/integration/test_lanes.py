@@ -58,6 +58,17 @@ async def test_a_lane_that_is_gone_stays_closed(conn: Connection) -> None:
     assert len(await claim_next(conn, ["codex"], runner=ME)) == 1
 
 
+async def test_another_lane_becomes_the_default(conn: Connection) -> None:
+    """Whichever comes first by name, and whether or not the one before stays: one is the default when it is over."""
+    names = ("claude", "codex")
+    plain = [Lane(name) for name in names]
+    first, second = ([replace(lane, is_default=lane.name == name) for lane in plain] for name in names)
+    for wanted in (first, second, first, second[1:], first[:1], second):
+        await sync_lanes(conn, wanted)
+        query = "SELECT name FROM lane WHERE is_default AND configured"
+        assert await rows.value(conn, query) == next(lane.name for lane in wanted if lane.is_default)
+
+
 async def test_a_lowered_limit_waits_for_claims_that_know_the_old_one(dsn: str) -> None:
     """A claim that has read the old limit is waited for: once the call has returned nobody claims by it."""
     async with rows.connections(dsn, 4) as (holder, claiming, operator, watcher):

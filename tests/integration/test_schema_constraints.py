@@ -22,7 +22,7 @@ JOBS: Mapping[str, Mapping[str, str]] = {
     "pending": {
         CLAIM: "only_claimed_has_a_claim",
         "claim_token = gen_random_uuid()": "only_claimed_has_a_claim",
-        "state = 'claimed'": "claimed_has_a_claim",
+        "state = 'claimed'": "claimed_has_a_claim_that_ends",
         "state = 'running'": "state_known",
         "state = 'publishing'": "publishing_has_a_result",
         "state = 'delivered'": "terminal_is_finished",
@@ -38,21 +38,28 @@ JOBS: Mapping[str, Mapping[str, str]] = {
         "cancel_requested = 'operator'": "cancel_asked_only_while_claimed",
         TAKE: "publish_take_only_in_publishing",
         "parked = 'bored'": "parked_known",
-        "not_before = now() + interval '1 h'": "not_before_has_a_reason",
+        "not_before = now() + interval '1 h'": "not_before_has_a_reason_and_an_end",
         "not_before = now() + interval '1 h', not_before_reason = 'weekend'": "not_before_reason_known",
+        "not_before = 'infinity', not_before_reason = 'backoff'": "not_before_has_a_reason_and_an_end",
+        "publish_not_before = 'infinity'": "not_before_has_a_reason_and_an_end",
         "lane = 'nowhere'": "job_lane_fkey",
+        "spent_usd = -0.01": "usd_is_an_amount",
+        "spent_usd = 'NaN'": "usd_is_an_amount",
+        "spent_usd = 'Infinity'": "usd_is_an_amount",
     },
     "claimed": {
-        NO_CLAIM: "claimed_has_a_claim",
-        "claim_token = NULL": "claimed_has_a_claim",
-        "claim_expires_at = NULL": "claimed_has_a_claim",
-        "claimed_by = NULL": "claimed_has_a_claim",
+        NO_CLAIM: "claimed_has_a_claim_that_ends",
+        "claim_token = NULL": "claimed_has_a_claim_that_ends",
+        "claim_expires_at = NULL": "claimed_has_a_claim_that_ends",
+        "claimed_by = NULL": "claimed_has_a_claim_that_ends",
+        "claim_expires_at = 'infinity'": "claimed_has_a_claim_that_ends",
         "state = 'pending'": "only_claimed_has_a_claim",
         "state = 'cancelled', reason = 'closed', finished_at = now()": "only_claimed_has_a_claim",
         TAKE: "publish_take_only_in_publishing",
     },
     "publishing": {
-        "publish_token = gen_random_uuid()": "publish_take_is_whole",
+        "publish_token = gen_random_uuid()": "publish_take_is_whole_and_ends",
+        TAKE.replace("now()", "'infinity'"): "publish_take_is_whole_and_ends",
         "result_attempt = NULL": "publishing_has_a_result",
         "cancel_requested = 'operator'": "cancel_asked_only_while_claimed",
         "claim_token = gen_random_uuid()": "only_claimed_has_a_claim",
@@ -71,6 +78,13 @@ OTHERS: Mapping[str, str] = {
     "INSERT INTO lane (name, position, backoff_base_s, backoff_cap_s) VALUES ('a', 1, 9, 8)": "lane_times_positive",
     "INSERT INTO lane (name, position, max_running) VALUES ('a', 1, 0)": "lane_counts_positive",
     "INSERT INTO lane (name, position, kinds) VALUES ('a', 1, '{deploy}')": "lane_kinds_known",
+    "UPDATE lane SET lease_s = 'NaN'": "lane_times_bounded",
+    "UPDATE lane SET lease_s = 'Infinity'": "lane_times_bounded",
+    "UPDATE lane SET run_timeout_s = 'NaN'": "lane_times_bounded",
+    "UPDATE lane SET stall_timeout_s = 'Infinity'": "lane_times_bounded",
+    "UPDATE lane SET backoff_base_s = 'NaN', backoff_cap_s = 'NaN'": "lane_times_bounded",
+    "UPDATE lane SET max_usd = 'NaN'": "usd_is_an_amount",
+    "UPDATE lane SET reserve_usd = 'Infinity'": "usd_is_an_amount",
     "UPDATE lane SET probe_token = gen_random_uuid()": "probe_only_while_probing",
     "INSERT INTO lane_hold (lane, source, reason, held_by) VALUES ('claude', 'mood', 'r', 'x')": "hold_source_known",
     "INSERT INTO lane_hold (lane, source, reason, held_by) VALUES ('claude', 'setup', 'r', 'x')": (
@@ -83,7 +97,10 @@ OTHERS: Mapping[str, str] = {
     "UPDATE repository SET max_running = 0": "repository_limits_positive",
     "UPDATE repository SET readable = false": "unreadable_has_a_reason",
     "UPDATE repository SET source = 'rumour'": "repository_source_known",
-    "UPDATE repository SET take_token = gen_random_uuid()": "repository_take_is_whole",
+    "UPDATE repository SET take_token = gen_random_uuid()": "repository_take_is_whole_and_ends",
+    "UPDATE repository SET take_token = gen_random_uuid(), take_by = 'p', take_until = 'infinity'": (
+        "repository_take_is_whole_and_ends"
+    ),
     "UPDATE issue SET number = 0": "issue_number_positive",
     "UPDATE issue SET labels = '{}'": "labels_are_a_list",
     "UPDATE issue SET approved_by = NULL": "approved_text_is_whole",
@@ -97,8 +114,23 @@ OTHERS: Mapping[str, str] = {
     "UPDATE attempt SET commit_sha = 'c', branch = 'b'": "only_recorded_has_a_commit",
     "UPDATE attempt SET output_head = repeat('x', 65537)": "output_bounded",
     "INSERT INTO output_chunk SELECT id, 1, now(), repeat('x', 65537) FROM attempt": "chunk_bounded",
-    "UPDATE mirror SET take_by = 'm'": "mirror_take_is_whole",
+    """UPDATE attempt SET usage = '{"usd": "much"}'""": "usage_is_counted",
+    """UPDATE attempt SET usage = '{"usd": "1"}'""": "usage_is_counted",
+    """UPDATE attempt SET usage = '{"usd": [1]}'""": "usage_is_counted",
+    """UPDATE attempt SET usage = '{"usd": -1}'""": "usage_is_counted",
+    """UPDATE attempt SET usage = '{"usd": 1e400}'""": "usage_is_counted",
+    """UPDATE attempt SET usage = '{"input_tokens": "many"}'""": "usage_is_counted",
+    """UPDATE attempt SET usage = '{"output_tokens": -1}'""": "usage_is_counted",
+    """INSERT INTO look (repository_id, number, why, take_token, take_until)
+       SELECT id, 1, 'w', gen_random_uuid(), 'infinity' FROM repository""": "look_take_is_whole_and_ends",
+    """INSERT INTO owner_poll (forge, owner, asked_at, take_token, take_by, take_until)
+       SELECT name, 'o', now(), gen_random_uuid(), 'p', 'infinity' FROM forge""": "owner_take_is_whole_and_ends",
+    "UPDATE mirror SET take_token = gen_random_uuid(), take_by = 'm', take_until = 'infinity'": (
+        "mirror_take_is_whole_and_ends"
+    ),
+    "UPDATE mirror SET take_by = 'm'": "mirror_take_is_whole_and_ends",
     "UPDATE child SET key = 'No Good'": "child_key_plain",
+    "UPDATE child SET issue_id = plan_issue_id": "child_is_not_its_plan",
     "UPDATE child SET kind = 'deploy'": "child_kind_known",
     "UPDATE child SET ended_at = now()": "child_ends_with_a_reason",
 }
@@ -123,6 +155,7 @@ TWICE: Mapping[str, str] = {
     """INSERT INTO issue (repository_id, number, forge_issue_id, title, body, content_hash, author_id, author_login,
                           open, url, created_at, updated_at, asked_at)
        SELECT repository_id, number, 1, '', '', '', 1, '', true, '', now(), now(), now() FROM issue""": "issue_once",
+    "INSERT INTO lane (name, position, is_default) VALUES ('a', 1, true), ('b', 2, true)": "one_default_lane",
 }
 
 
@@ -175,3 +208,12 @@ async def test_waits_by_hand_are_computed(conn: Connection) -> None:
         await conn.execute(" ".join(("UPDATE job SET", change)).encode())
         job = await rows.row(conn, "job", made.job_id)
         assert (change, job["state"], job["reason"]) == (change, state, reason)
+
+
+async def test_what_agents_say_they_used_is_taken(conn: Connection) -> None:
+    """Nothing, part of it, numbers as large as are read, words beside them; and costs of any size."""
+    made = await rows.job(conn, state="claimed")
+    for usage in (None, "{}", "[]", '{"usd": null, "model": "m"}', '{"usd": 0, "input_tokens": 9007199254740992}'):
+        await conn.execute("UPDATE attempt SET usage = %(usage)s::jsonb", {"usage": usage})
+    await rows.change(conn, "job", made.job_id, spent_usd=9007199254740992)
+    await rows.lane(conn, max_usd=1_000_000, lease_s=3650 * 86400.0)

@@ -155,7 +155,7 @@ async def repository(conn: Connection, path: str = REPO, **columns: object) -> i
 async def lane(conn: Connection, name: str = LANE, **columns: object) -> str:
     """A configured lane by name, made when missing; `columns` are set either way."""
     query = """
-    INSERT INTO lane (name, position) VALUES (%(name)s, (SELECT count(*) FROM lane)) ON CONFLICT DO NOTHING
+    INSERT INTO lane (name, position) VALUES (%(name)s, (SELECT count(*) FROM lane)) ON CONFLICT (name) DO NOTHING
     """
     await conn.execute(query, {"name": name})
     if columns:
