@@ -28,7 +28,16 @@ from tireless.store.comparing import forge_shows
 from tireless.store.db import Connection
 from tireless.store.dependencies import look_at_dependents, refresh_own_waits, store_dependencies
 from tireless.store.issues import end_child, new_request, request_answered, store_answers, store_issue, store_verdicts
-from tireless.store.jobs import NewJob, call_off, change_resting, change_running, enqueue, note, refresh_waits
+from tireless.store.jobs import (
+    NewJob,
+    call_off,
+    change_resting,
+    change_running,
+    enqueue,
+    lock_kin,
+    note,
+    refresh_waits,
+)
 from tireless.store.known import Known
 from tireless.store.look import Ring, notify
 from tireless.store.pace import too_often
@@ -46,9 +55,12 @@ async def apply(
 ) -> int:
     """Carry out what was decided; how many jobs are new. In the transaction that judged it.
 
-    Writes the issue first: the trigger that parks a job reads its text. Then the job, then children.
+    Writes the issue first: the trigger that parks a job reads its text. Then the job, then children. All jobs are
+    locked before that: with the issue its mirror is told.
     """
     snapshot, scheme = reading.snapshot, rules.scheme
+    if known.plan_issue_id is not None and _changes_kin(snapshot, known):
+        await lock_kin(conn, known.plan_issue_id)
     issue_id = await store_issue(
         conn, known, snapshot, asked, triage, asked_at=reading.asked_at, settled=reading.settled
     )
@@ -201,12 +213,15 @@ async def _end_child(conn: Connection, snapshot: Snapshot, known: Known) -> None
         await end_child(conn, known.child_id, "closed")
 
 
+def _changes_kin(snapshot: Snapshot, known: Known) -> bool:
+    """May the plan's children wait for others than before?"""
+    is_open = snapshot.state is IssueState.OPEN
+    return known.child_id is not None and (not is_open or known.open is not is_open or known.standing.live is not None)
+
+
 async def _tell_kin(conn: Connection, snapshot: Snapshot, known: Known, ring: Ring | None) -> None:
     """Find anew whom the plan's children wait for."""
-    if known.child_id is None or known.plan_issue_id is None:
-        return
-    is_open = snapshot.state is IssueState.OPEN
-    if known.open is not is_open or known.standing.live is not None:
+    if known.plan_issue_id is not None and _changes_kin(snapshot, known):
         await refresh_waits(conn, known.plan_issue_id, ring=ring)
 
 

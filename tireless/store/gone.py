@@ -8,7 +8,7 @@ from tireless.domain.job import Cancelled
 from tireless.store.db import Connection, translate
 from tireless.store.dependencies import look_at_dependents
 from tireless.store.issues import end_child
-from tireless.store.jobs import call_off, refresh_waits
+from tireless.store.jobs import call_off, lock_kin, refresh_waits
 from tireless.store.look import Ring
 
 GONE_AFTER_S = 600.0
@@ -62,6 +62,8 @@ async def missed(
             return Missing.SUSPECTED
         where["issue_id"] = row[0]
         kin = await (await conn.execute(KIN, where)).fetchone()
+        if kin is not None:
+            await lock_kin(conn, kin[1])
         job = await (await conn.execute(LIVE, where)).fetchone()
         await conn.execute(MARK_GONE, where)
     if kin is not None:

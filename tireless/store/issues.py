@@ -194,15 +194,7 @@ async def request_answered(conn: Connection, request_id: int) -> None:
         await conn.execute(REQUEST_ANSWERED, {"request_id": request_id})
 
 
-# Whose waits this changes (REFRESH_WAITS in jobs.py): their jobs come before the plan's mirror in the order of locks.
-LOCK_KIN = """
-SELECT FROM job j JOIN child c ON c.id = %(child_id)s
- WHERE j.state IN ('pending', 'waiting')
-   AND (j.issue_id IN (SELECT k.issue_id FROM child k WHERE k.plan_issue_id = c.plan_issue_id)
-        OR j.issue_id = c.plan_issue_id)
- ORDER BY j.id FOR NO KEY UPDATE OF j
-"""
-# A child ends once; its plan counts it once. The plan's issue is locked.
+# A child ends once; its plan counts it once. The plan's issue is locked, and its kin (lock_kin).
 END_CHILD = """
 WITH ended AS (
   UPDATE child SET ended_at = clock_timestamp(), ended_reason = %(reason)s
@@ -218,5 +210,4 @@ SELECT mirror_changed(id) FROM counted
 async def end_child(conn: Connection, child_id: int, reason: str) -> None:
     """A child's issue was closed, or is gone."""
     with translate(f"ending child {child_id}"):
-        await conn.execute(LOCK_KIN, {"child_id": child_id})
         await conn.execute(END_CHILD, {"child_id": child_id, "reason": reason})

@@ -239,6 +239,24 @@ async def call_off(conn: Connection, job_id: int, reason: Cancelled, *, who: str
         await conn.execute(CANCEL, {"job_id": job_id, "who": who, "reason": reason.value})
 
 
+LOCK_KIN = """
+SELECT FROM job j
+ WHERE j.state IN ('pending', 'waiting', 'claimed')
+   AND (j.issue_id IN (SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s)
+        OR j.issue_id = %(plan_issue_id)s)
+ ORDER BY j.id FOR NO KEY UPDATE
+"""
+
+
+async def lock_kin(conn: Connection, plan_issue_id: int) -> None:
+    """Lock the jobs whose waits a child changes (refresh_waits), before any mirror or look is written.
+
+    The caller has locked the repository and the plan's issue.
+    """
+    with translate(f"locking the jobs of the children of plan issue {plan_issue_id}"):
+        await conn.execute(LOCK_KIN, {"plan_issue_id": plan_issue_id})
+
+
 # A plan's children, after one of their issues was closed or opened again: those that wait for it, or again; and the
 # plan's own issue, where somebody asks to have it implemented as well. A running job keeps it for when it comes back.
 REFRESH_WAITS = """
@@ -270,7 +288,7 @@ SELECT (SELECT count(*) FROM moved), ARRAY(SELECT lane FROM woken)
 async def refresh_waits(conn: Connection, plan_issue_id: int, *, who: str = "intake", ring: Ring | None = None) -> int:
     """Find anew whom the live jobs of a plan's children, and of its own issue, wait for; how many changed.
 
-    The caller has locked the repository and the plan's issue.
+    The caller has locked the repository and the plan's issue; and first of all these jobs (lock_kin).
     """
     values = {"plan_issue_id": plan_issue_id, "who": who, "notify": ring is None}
     with translate(f"waking the children of plan issue {plan_issue_id}"):
