@@ -12,7 +12,7 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from tireless import log
 from tireless.domain.people import Policy
@@ -306,7 +306,6 @@ class Poller:
     async def _answer(self, look: Look) -> None:
         async with self._pool.connection() as conn:
             repo = await repos.watched(conn, look.repository_id)
-            asked_at = await clock(conn)
         if repo is None:
             return
         began = self._patience.now()
@@ -319,50 +318,48 @@ class Poller:
             await taking.take(seen, look=look)
             self._patience.answered(forge.name)
         except NotFound as error:
-            await self._absent(look, repo, forge, error, asked_at)
+            await self._absent(look, repo, forge, error)
         except (Moved, ReplacedError) as error:
             await self._resolve(repo, forge, error)
-            await self._put_off(look, repo, error, asked_at, delay_s=self._poll_s)
+            await self._put_off(look, repo, error, delay_s=self._poll_s)
         except ForgeError as error:
             if is_outage(error):
                 self._patience.failed(forge.name, error, asked_at=began)
-            await self._put_off(look, repo, error, asked_at)
+            await self._put_off(look, repo, error)
         except StoreUnavailable:
             raise  # not the issue's fault; the take runs out
         except Exception as error:  # noqa: BLE001 - the top of the loop over issues: one bad issue stops no other
             _log.exception("issue not judged", forge=repo.forge, issue=f"{repo.ref}#{look.number}")
-            await self._put_off(look, repo, error, asked_at)
+            await self._put_off(look, repo, error)
 
-    async def _absent(self, look: Look, repo: RepoRow, forge: Forge, error: NotFound, asked_at: datetime) -> None:
+    async def _absent(self, look: Look, repo: RepoRow, forge: Forge, error: NotFound) -> None:
         """The issue answers 404: gone only while its repository, asked by id, is there and has issues."""
         try:
             found = await forge.repository(repo.forge_repo_id)
         except ForgeError as refused:
-            await self._put_off(look, repo, refused, asked_at)
+            await self._put_off(look, repo, refused)
             return
         if (found.owner, found.name) != (repo.owner, repo.name):
             await self._resolve(repo, forge, error)
-            await self._put_off(look, repo, error, asked_at, delay_s=self._poll_s)
+            await self._put_off(look, repo, error, delay_s=self._poll_s)
         elif not found.has_issues:
-            await self._put_off(look, repo, error, asked_at)
+            await self._put_off(look, repo, error)
         else:
-            await self._missing(look, repo, error, asked_at)
+            await self._missing(look, repo, error)
 
-    async def _missing(self, look: Look, repo: RepoRow, error: NotFound, asked_at: datetime) -> None:
+    async def _missing(self, look: Look, repo: RepoRow, error: NotFound) -> None:
         doing = f"noting that {repo.ref}#{look.number} is not there"
         async with rung_transaction(self._pool, doing, self._ring) as (conn, ring):
             if await missed(conn, repo.id, look.number, ring=ring) is Missing.SUSPECTED:
-                await looks.put_off(conn, look, error=str(error), delay_s=GONE_AGAIN_S, asked_at=asked_at)
+                await looks.put_off(conn, look, error=str(error), delay_s=GONE_AGAIN_S)
             else:
-                await looks.answer_look(conn, look, asked_at=asked_at)
+                await looks.answer_look(conn, look)
 
-    async def _put_off(
-        self, look: Look, repo: RepoRow, error: Exception, asked_at: datetime, *, delay_s: float | None = None
-    ) -> None:
+    async def _put_off(self, look: Look, repo: RepoRow, error: Exception, *, delay_s: float | None = None) -> None:
         if delay_s is None:
             delay_s = doubling(look.failures + 1, base_s=LOOK_BASE_S, cap_s=LOOK_CAP_S) * (0.5 + self._jitter() / 2)
         async with self._pool.connection() as conn:
-            await looks.put_off(conn, look, error=said(error), delay_s=delay_s, asked_at=asked_at)
+            await looks.put_off(conn, look, error=said(error), delay_s=delay_s)
         _log.warning(
             "look put off",
             forge=repo.forge,

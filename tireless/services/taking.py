@@ -135,24 +135,33 @@ class Taking:
         number = seen.snapshot.number
 
         async def work(conn: Connection, ring: Ring | None) -> Taken:
+            before: datetime | None = None
+            if look is None:
+                before = await looks.written_look(conn, self._repo.id, number, asked_at=seen.asked_at)
             taken = await take_in(
                 conn, self._repo.id, reading, rules=self._rules, facts=self._facts, last_try=last_try, ring=ring
             )
             if taken.how in (Took.STORED, Took.DROPPED):
-                await self._answer(conn, number, seen.asked_at, taken, look, ring)
+                await self._answer(conn, number, before, taken, look, ring)
             return taken
 
         doing = f"taking in {self._repo.ref}#{number}"
         return await in_rung_transaction(self._pool, work, doing=doing, ring=self._ring)
 
     async def _answer(
-        self, conn: Connection, number: int, asked_at: datetime, taken: Taken, look: Look | None, ring: Ring | None
+        self,
+        conn: Connection,
+        number: int,
+        before: datetime | None,
+        taken: Taken,
+        look: Look | None,
+        ring: Ring | None,
     ) -> None:
-        """What was seen answers looks written before it was asked for; doubts and what must wait write one."""
+        """What was seen answers the look that led to it, else one written `before`; doubts and what waits write one."""
         if taken.cannot_tell is not None:
             if look is not None:
                 delay_s = doubling(look.failures + 1, base_s=DOUBT_BASE_S, cap_s=DOUBT_CAP_S)
-                await looks.put_off(conn, look, error=taken.cannot_tell, delay_s=delay_s, asked_at=asked_at)
+                await looks.put_off(conn, look, error=taken.cannot_tell, delay_s=delay_s)
                 return
             await looks.fail_look(
                 conn,
@@ -165,9 +174,9 @@ class Taking:
             )
             return
         if look is not None:
-            await looks.answer_look(conn, look, asked_at=asked_at)
-        elif taken.how is Took.STORED:
-            await looks.drop_look(conn, self._repo.id, number, asked_at=asked_at)
+            await looks.answer_look(conn, look)
+        elif taken.how is Took.STORED and before is not None:
+            await looks.drop_look(conn, self._repo.id, number, written_at=before)
         if taken.again_s is not None:
             await looks.write_look(
                 conn, self._repo.id, number, why=taken.again_why, not_before_s=taken.again_s, ring=ring

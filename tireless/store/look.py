@@ -122,9 +122,11 @@ async def take_looks(conn: Connection, forges: Sequence[str], *, limit: int, tak
     return sorted(taken, key=lambda look: look.written_at)
 
 
-# A look written after the read was sent asks for something the read cannot have seen: it stays.
+# Not by a time: whoever writes a look anew stamps it before he commits, and a read sent in between has not seen what he
+# did. Only the very look that was there before anything was judged is answered; the DELETE waits for such a writer.
 ANSWER = """
-DELETE FROM look WHERE repository_id = %(repository_id)s AND number = %(number)s AND written_at < %(asked_at)s
+DELETE FROM look
+ WHERE repository_id = %(repository_id)s AND number = %(number)s AND written_at = %(written_at)s::timestamptz
 """
 RELEASE = """
 UPDATE look SET take_token = NULL, take_until = NULL
@@ -132,12 +134,12 @@ UPDATE look SET take_token = NULL, take_until = NULL
 """
 
 
-async def answer_look(conn: Connection, look: Look, *, asked_at: datetime) -> bool:
-    """Delete the look if it was written before `asked_at`, when the read that answers it was sent. False: it stays."""
+async def answer_look(conn: Connection, look: Look) -> bool:
+    """Delete the look, which was taken before the read that answers it was sent. False: written anew, it stays."""
     values = {
         "repository_id": look.repository_id,
         "number": look.number,
-        "asked_at": asked_at,
+        "written_at": look.written_at,
         "token": look.token,
     }
     with translate(f"answering the look at issue {look.number}"):
@@ -147,29 +149,46 @@ async def answer_look(conn: Connection, look: Look, *, asked_at: datetime) -> bo
     return False
 
 
-async def drop_look(conn: Connection, repository_id: int, number: int, *, asked_at: datetime) -> None:
-    """The same for a read that was not sent for the look's sake: whoever took it finds it gone."""
+WRITTEN = """
+SELECT l.written_at FROM look l
+ WHERE l.repository_id = %(repository_id)s AND l.number = %(number)s AND l.written_at < %(asked_at)s
+"""
+
+
+async def written_look(conn: Connection, repository_id: int, number: int, *, asked_at: datetime) -> datetime | None:
+    """When the look was written that a read sent at `asked_at`, not for its sake, may answer; for `drop_look`.
+
+    To be asked before anything is judged: what its writer did is seen then, as what it is about is by the read.
+    """
+    values = {"repository_id": repository_id, "number": number, "asked_at": asked_at}
+    with translate(f"reading whether a look at issue {number} is answered"):
+        row = await (await conn.execute(WRITTEN, values)).fetchone()
+    return row[0] if row is not None else None
+
+
+async def drop_look(conn: Connection, repository_id: int, number: int, *, written_at: datetime) -> None:
+    """Delete a look that a read answered which was not sent for its sake: whoever took it finds it gone."""
     with translate(f"answering the look at issue {number}"):
-        await conn.execute(ANSWER, {"repository_id": repository_id, "number": number, "asked_at": asked_at})
+        await conn.execute(ANSWER, {"repository_id": repository_id, "number": number, "written_at": written_at})
 
 
 # A look that was written again meanwhile is due as that writing says.
 PUT_OFF = """
 UPDATE look SET take_token = NULL, take_until = NULL, failures = failures + 1, error = %(error)s,
-                not_before = CASE WHEN written_at >= %(asked_at)s THEN not_before
+                not_before = CASE WHEN written_at <> %(written_at)s::timestamptz THEN not_before
                                   ELSE clock_timestamp() + make_interval(secs => %(delay_s)s::float8) END
  WHERE repository_id = %(repository_id)s AND number = %(number)s AND take_token = %(token)s
 """
 
 
-async def put_off(conn: Connection, look: Look, *, error: str, delay_s: float, asked_at: datetime) -> None:
+async def put_off(conn: Connection, look: Look, *, error: str, delay_s: float) -> None:
     """Leave a look for later: it could not be answered."""
     values = {
         "repository_id": look.repository_id,
         "number": look.number,
+        "written_at": look.written_at,
         "error": clean_text(error)[:2000],
         "delay_s": delay_s,
-        "asked_at": asked_at,
         "token": look.token,
     }
     with translate(f"putting off the look at issue {look.number}"):

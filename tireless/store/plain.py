@@ -48,9 +48,12 @@ WITH given AS (
          labels, url, created_at, updated_at, %(asked_at)s, settled FROM given ORDER BY number
   ON CONFLICT ON CONSTRAINT issue_once DO NOTHING
   RETURNING number
-), answered AS (  -- what was seen answers looks written before it was asked for
-  DELETE FROM look l USING stored s
+), answered AS (
+  -- What was seen answers looks written before it was asked for; `was` is the look as this statement began with it, so
+  -- that one written anew, by whoever commits while this waits for him, is another.
+  DELETE FROM look l USING stored s, look was
    WHERE l.repository_id = %(repository_id)s AND l.number = s.number AND l.written_at < %(asked_at)s
+     AND was.repository_id = l.repository_id AND was.number = l.number AND was.written_at = l.written_at
 )
 SELECT number FROM stored
 """
