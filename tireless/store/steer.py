@@ -106,7 +106,9 @@ SELECT j.id, j.state FROM job j
 """
 RERUN = """
 WITH old AS (
+  -- Locked: one that is being pruned at this moment is gone then, and not named by the new row.
   SELECT j.*, l.max_attempts AS lane_attempts FROM job j JOIN lane l ON l.name = j.lane WHERE j.id = %(job_id)s::bigint
+     FOR KEY SHARE OF j
 ), asked AS (
   INSERT INTO request (issue_id, source, asked_time, actor_login, content_hash)
   SELECT i.id, 'operator', clock_timestamp(), %(by)s, i.content_hash FROM old o JOIN issue i ON i.id = o.issue_id
@@ -137,8 +139,8 @@ async def rerun(conn: Connection, job_id: int, by: str) -> int:
     """
     doing = f"running job {job_id} again"
     async with transaction(conn, doing):
-        issue = await _locked(conn, job_id)
-        live = await _one(conn, LIVE_JOB, {"issue_id": issue["id"]})
+        issue = await _locked(conn, doing, job_id)
+        live = await _one(conn, doing, LIVE_JOB, {"issue_id": issue["id"]})
         ref = f"{issue['path']}#{issue['number']}"
         if live is not None:
             message = f"job {live['id']} of {ref} is {live['state']}: wait for it, or cancel it first"
@@ -146,7 +148,7 @@ async def rerun(conn: Connection, job_id: int, by: str) -> int:
         if not issue["open"]:
             raise Refused("closed", f"{ref} is closed: reopen it, then run the job again")
         values = {"job_id": job_id, "by": by, "who": f"operator {by}", "number": issue["number"]}
-        made = await _one(conn, RERUN, values)
+        made = await _one(conn, doing, RERUN, values)
     if made is None:
         raise _no_job(job_id)
     return int(made["id"])
@@ -186,10 +188,10 @@ async def approve(conn: Connection, job_id: int, by: str) -> State:
     """
     doing = f"approving job {job_id}"
     async with transaction(conn, doing):
-        issue = await _locked(conn, job_id)
+        issue = await _locked(conn, doing, job_id)
         with translate(doing):
             await conn.execute(APPROVE_TEXT, {"issue_id": issue["id"], "by": by})
-        row = await _one(conn, UNPARK, {"job_id": job_id, "who": f"operator {by}"})
+        row = await _one(conn, doing, UNPARK, {"job_id": job_id, "who": f"operator {by}"})
         if row is None:
             raise _no_job(job_id)
         if row["state"] is None:
@@ -231,23 +233,26 @@ async def reroute(conn: Connection, job_id: int, lane: str, by: str) -> State:
 
     Refused: `lane_not_configured`, or `not_queued` once it runs or has ended.
     """
-    known = await _one(conn, LANE_KNOWN, {"lane": lane})
+    doing = f"moving job {job_id} to lane {lane}"
+    known = await _one(conn, doing, LANE_KNOWN, {"lane": lane})
     if known is None:
         raise NotKnown(f"there is no lane {lane}: see `tireless lanes ls`")
     if not known["configured"]:
         raise Refused(
             "lane_not_configured", f"lane {lane} is gone from the configuration of `serve`: add it there first"
         )
-    return await _steer(conn, job_id, by, "reroute", steered="lane", lane=lane)
+    return await _steer(conn, doing, job_id, by, "reroute", steered="lane", lane=lane)
 
 
 async def bump(conn: Connection, job_id: int, by: str, *, priority: int = 1) -> State:
     """Set the priority (1 high, 0, -1 low) of a job that waits for its turn, until its label is changed."""
-    return await _steer(conn, job_id, by, "bump", steered="priority", priority=priority)
+    doing = f"setting the priority of job {job_id}"
+    return await _steer(conn, doing, job_id, by, "bump", steered="priority", priority=priority)
 
 
 async def _steer(
     conn: Connection,
+    doing: str,
     job_id: int,
     by: str,
     what: str,
@@ -257,10 +262,9 @@ async def _steer(
     priority: int | None = None,
 ) -> State:
     values = {"job_id": job_id, "who": f"operator {by}", "what": what, "steered": steered}
-    doing = f"steering job {job_id} ({what})"
     async with transaction(conn, doing):
-        await _locked(conn, job_id)
-        row = await _one(conn, STEER, {**values, "lane": lane, "priority": priority})
+        await _locked(conn, doing, job_id)
+        row = await _one(conn, doing, STEER, {**values, "lane": lane, "priority": priority})
         if row is None:
             raise _no_job(job_id)
         if row["state"] is None:
@@ -268,10 +272,10 @@ async def _steer(
     return State(row["state"])
 
 
-async def _locked(conn: Connection, job_id: int) -> DictRow:
+async def _locked(conn: Connection, doing: str, job_id: int) -> DictRow:
     """Lock the repository and the issue of a job, in this order; the issue's row."""
-    await _one(conn, LOCK_PLACE, {"job_id": job_id})
-    issue = await _one(conn, LOCK_ISSUE, {"job_id": job_id})
+    await _one(conn, doing, LOCK_PLACE, {"job_id": job_id})
+    issue = await _one(conn, doing, LOCK_ISSUE, {"job_id": job_id})
     if issue is None:
         raise _no_job(job_id)
     return issue
@@ -294,8 +298,9 @@ async def hold(conn: Connection, lane: str, by: str, *, reason: str, until: date
     Not inside a transaction: the hold is committed, then every claim begun before is waited for. Repeating it replaces
     reason and time. Drain: this, then wait for `drain_done`.
     """
-    _alone(conn, f"holding lane {lane}")
-    if await _one(conn, HOLD, {"lane": lane, "until": until, "reason": reason, "by": by}) is None:
+    doing = f"holding lane {lane}"
+    _alone(conn, doing)
+    if await _one(conn, doing, HOLD, {"lane": lane, "until": until, "reason": reason, "by": by}) is None:
         raise NotKnown(f"there is no lane {lane}: see `tireless lanes ls`")
     await barrier(conn, lane)
 
@@ -310,9 +315,9 @@ async def release(conn: Connection, lane: str, by: str, *, source: str = "operat
 
     After a quota or breaker hold the next claim is a probe, whoever removed it. Not inside a transaction.
     """
-    _alone(conn, f"releasing lane {lane}")
-    with translate(f"releasing lane {lane} for {by}"):
-        row = await _one(conn, RELEASE, {"lane": lane, "source": source, "host": host})
+    doing = f"releasing lane {lane} for {by}"
+    _alone(conn, doing)
+    row = await _one(conn, doing, RELEASE, {"lane": lane, "source": source, "host": host})
     if row is None:
         raise NotKnown(f"there is no lane {lane}: see `tireless lanes ls`")
     await barrier(conn, lane)
@@ -330,7 +335,7 @@ RUNNING = "SELECT count(*) AS n FROM job j WHERE j.state = 'claimed' AND j.lane 
 
 async def drain_done(conn: Connection, lane: str) -> bool:
     """Does no runner hold a job of this lane any more? Only final while the lane is held."""
-    row = await _one(conn, RUNNING, {"lane": lane})
+    row = await _one(conn, f"counting what runs on lane {lane}", RUNNING, {"lane": lane})
     return row is not None and row["n"] == 0
 
 
@@ -339,8 +344,8 @@ def _alone(conn: Connection, doing: str) -> None:
         raise ValueError(f"{doing}: not inside a transaction, the hold must be committed before claims are waited for")
 
 
-async def _one(conn: Connection, statement: LiteralString, values: dict[str, object]) -> DictRow | None:
-    with translate("steering"):
+async def _one(conn: Connection, doing: str, statement: LiteralString, values: dict[str, object]) -> DictRow | None:
+    with translate(doing):
         async with conn.cursor(row_factory=dict_row) as cursor:
             return await (await cursor.execute(statement, values)).fetchone()
 
