@@ -227,6 +227,18 @@ async def test_approving_answers_every_parked_reason(conn: Connection) -> None:
         assert (job["attempts"], job["claim_no"], job["given_back"], job["question"]) == (0, 9, 0, None)
 
 
+async def test_no_wait_of_the_clocks_outlasts_an_approval(conn: Connection) -> None:
+    """A job that was parked as suspect has an hour or a day to wait besides: a person has said that it may go on."""
+    later = await rows.value(conn, "SELECT clock_timestamp() + interval '1 day'")
+    for reason in ("backoff", "blocked"):
+        made = await rows.job(
+            conn, state="waiting", parked="suspect", given_back=6, not_before=later, not_before_reason=reason
+        )
+        assert await approve(conn, made.job_id, "ada") is State.PENDING
+        job = await rows.row(conn, "job", made.job_id)
+        assert (job["not_before"], job["not_before_reason"]) == (None, None)
+
+
 async def test_an_approved_job_may_wait_for_more(conn: Connection) -> None:
     """Approval takes away what a person decides, and nothing else."""
     made = await rows.job(conn, state="waiting", parked="needs_input", hold=True)

@@ -160,13 +160,14 @@ UPDATE issue i
        approved_at = clock_timestamp()
  WHERE i.id = %(issue_id)s::bigint
 """
-# Touching the state lets job_rest() say what is true now.
+# Touching the state lets job_rest() say what is true now. No wait of the clock's outlasts a person's word.
 UNPARK = """
 WITH was AS (
   SELECT j.id, j.state, j.parked FROM job j WHERE j.id = %(job_id)s::bigint FOR NO KEY UPDATE
 ), moved AS (
   UPDATE job j
-     SET parked = NULL, attempts = 0, given_back = 0, spent_usd = 0, fresh_from = j.claim_no, state = 'waiting'
+     SET parked = NULL, attempts = 0, given_back = 0, spent_usd = 0, fresh_from = j.claim_no, state = 'waiting',
+         not_before = NULL, not_before_reason = NULL
     FROM was WHERE j.id = was.id AND was.state = 'waiting' AND was.parked IS NOT NULL
   RETURNING j.id, j.state, j.reason, j.lane
 ), told AS (
