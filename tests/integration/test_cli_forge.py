@@ -133,6 +133,16 @@ async def test_doctor_names_who_keeps_an_old_snapshot(
     assert "old_snapshot" not in (await desk("doctor")).out
 
 
+async def test_an_added_repository_is_limited_at_once(desk: Desk, place: Place, conn: Connection) -> None:
+    """`repos add` writes the configured limits itself: claims do not wait for `serve` to notice."""
+    closed(desk.path, desk.path.read_text() + "\n[limits]\nmax_runs_per_repository_per_day = 3\n")
+    await place.alice.create_repository("second")
+    await place.alice.add_collaborator("alice/second", place.bot.login)
+    assert (await desk("repos", "add", "alice/second")).code == 0
+    query = "SELECT name, max_running AS n, max_runs_per_day AS day FROM repository"
+    assert await rows.rows(conn, query) == [{"name": "second", "n": None, "day": 3}]
+
+
 async def test_a_repository_is_limited_by_the_configuration_or_by_hand(desk: Desk, conn: Connection) -> None:
     """`poll` and `serve` give each watched one what is configured; `repos limit` another, until it is given back."""
     closed(desk.path, desk.path.read_text() + "\n[limits]\nmax_running_per_repository = 2\n")

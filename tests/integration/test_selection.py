@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.support import rows
 from tests.support.forges import FaultPlan
 from tests.support.ingest import GO, IMPLEMENT, Ingest
@@ -10,6 +12,7 @@ from tireless.domain.issue import RepoRef
 from tireless.services.selecting import Owned
 from tireless.services.tracker import OWNERS_S, Tracker
 from tireless.store.forges import unfound_rows
+from tireless.store.limits import Limits
 
 
 class Watch:
@@ -164,3 +167,16 @@ async def test_repositories_in_which_nothing_can_be_done(ingest: Ingest) -> None
     await ingest.poller.poll_once()
     assert sorted(await reasons(ingest)) == ["acme/elsewhere", "acme/off"]
     assert (await ingest.job(number))["state"] == "pending"
+
+
+async def test_configured_limits_wait_for_no_forge(ingest: Ingest) -> None:
+    """A forge that is slow to say which repositories there are holds up no limit of those that are watched."""
+    blocked = await ingest.loopback.fault(FaultPlan("GET", "repos/acme/widgets$", "block"))
+    forges = {ingest.forge.name: ingest.forge}
+    limits = Limits(max_running=1)
+    tracker = Tracker(ingest.pool, forges, [ingest.stage.repo], require_opt_in=True, limits=limits)
+    ticking = asyncio.create_task(tracker.tick())
+    await blocked.reached()
+    assert (await ingest.repository())["max_running"] == 1
+    await blocked.release()
+    assert not await ticking

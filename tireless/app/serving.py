@@ -57,9 +57,13 @@ def build_tracker(settings: Settings, pool: Pool, forges: Mapping[str, Forge]) -
     """What turns configured names into watched repositories."""
     wanted = configured_repositories(settings)
     owners = configured_owners(settings)
-    limits = Limits(settings.limits.max_running_per_repository, settings.limits.max_runs_per_repository_per_day)
-    opt_in = settings.labels.require_opt_in
+    opt_in, limits = settings.labels.require_opt_in, configured_limits(settings)
     return Tracker(pool, forges, wanted, owners=owners, require_opt_in=opt_in, limits=limits)
+
+
+def configured_limits(settings: Settings) -> Limits:
+    """What each repository may use of which no operator said otherwise."""
+    return Limits(settings.limits.max_running_per_repository, settings.limits.max_runs_per_repository_per_day)
 
 
 def build_poller(settings: Settings, pool: Pool, forges: Mapping[str, Forge], *, ring: Ring) -> Poller:

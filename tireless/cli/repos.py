@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tireless.app.forges import configured_owners, configured_repositories, open_forges
-from tireless.app.serving import build_tracker
+from tireless.app.serving import build_tracker, configured_limits
 from tireless.cli.frame import Frame, database, database_pool, pass_frame, printing, run, table
 from tireless.cli.words import chosen_forge, repository
 from tireless.domain.issue import RepoRef, Repository
@@ -130,7 +130,8 @@ async def _add(frame: Frame, path: str) -> tuple[RepoRef, Repository]:
     settings = frame.settings
     ref = _ref(frame, path)
     async with database_pool(frame) as pool, open_forges(settings) as forges:
-        return ref, await watch(pool, forges[ref.forge], ref, require_opt_in=settings.labels.require_opt_in)
+        opt_in, limits = settings.labels.require_opt_in, configured_limits(settings)
+        return ref, await watch(pool, forges[ref.forge], ref, require_opt_in=opt_in, limits=limits)
 
 
 @repos.command("rm")
@@ -173,8 +174,7 @@ def limit(
         raise click.UsageError("say what limits it: --running and --per-day, or --none, or --as-configured")
     ref, limits = _ref(frame, path), Limits(running, per_day)
     if as_configured:
-        configured = frame.settings.limits
-        limits = Limits(configured.max_running_per_repository, configured.max_runs_per_repository_per_day)
+        limits = configured_limits(frame.settings)
     run(_limit(frame, ref, limits, by_operator=not as_configured))
     said = [f"{limits.max_running} at once"] if limits.max_running else []
     said += [f"{limits.max_runs_per_day} runs a day"] if limits.max_runs_per_day else []

@@ -61,13 +61,13 @@ class Tracker:
 
     async def tick(self) -> bool:
         """Resolve the repositories of each forge that is due; False, since nothing is left to do at once."""
+        async with self._pool.connection() as conn:
+            # Before any forge is asked, which may take its time. Every time: another configuration may have added one.
+            if changed := await limit_all(conn, self._limits):
+                _log.info("repositories limited", count=changed)
         for name in self._patience.ready():
             if self._clock() >= self._due[name]:
                 await self._resolve(name)
-        async with self._pool.connection() as conn:
-            # Every time: an operator may have added one meanwhile.
-            if changed := await limit_all(conn, self._limits):
-                _log.info("repositories limited", count=changed)
         return False
 
     async def _resolve(self, name: str) -> None:
@@ -97,6 +97,7 @@ class Tracker:
                 list(found.values()),
                 "config",
                 require_opt_in=self._require_opt_in,
+                limits=self._limits,
                 unresolved=[*missing, *unseen],
             )
             await forge_unfound(conn, name, {repo.path: str(error) for repo, error in missing.items()})
@@ -180,10 +181,10 @@ async def _look_up(forge: Forge, repo: RepoRef) -> Repository:
         raise Moved(said, status=error.status, to=error.to) from error
 
 
-async def watch(pool: Pool, forge: Forge, repo: RepoRef, *, require_opt_in: bool) -> Repository:
+async def watch(pool: Pool, forge: Forge, repo: RepoRef, *, require_opt_in: bool, limits: Limits) -> Repository:
     """Watch one repository an operator named; what the forge says it is. Raises the ForgeError tree."""
     found = await _look_up(forge, repo)
     async with pool.connection() as conn, transaction(conn, f"watching {repo}"):
         await forge_known(conn, forge.name, forge.url)
-        await sync_repositories(conn, forge.name, [found], "operator", require_opt_in=require_opt_in)
+        await sync_repositories(conn, forge.name, [found], "operator", require_opt_in=require_opt_in, limits=limits)
     return found

@@ -21,6 +21,10 @@ class Limits:
     max_runs_per_day: int | None = None
 
 
+NONE = Limits()
+"""Nothing is limited."""
+
+
 LIMIT_REPOSITORY = """
 UPDATE repository
    SET max_running = %(max_running)s::int, max_runs_per_day = %(max_runs_per_day)s::int,
@@ -50,7 +54,39 @@ async def limit_repository(conn: Connection, ref: RepoRef, limits: Limits, *, by
             await conn.execute(LIMIT_REPOSITORY, values)
 
 
-# An operator's choice stands, and so does what nobody of ours set.
+# An operator's choice stands, and so does what nobody of ours set: its own first, then that of the name it took over;
+# where it is not told what is configured, all of that one's.
+LIMIT_NEW = """
+UPDATE repository r SET max_running = g.max_running, max_runs_per_day = g.max_runs_per_day, limits_by = g.limits_by
+  FROM (
+    SELECT o.max_running, o.max_runs_per_day, o.limits_by, o.id <> %(repository_id)s::bigint AS other
+      FROM repository o
+     WHERE o.id IN (%(repository_id)s::bigint, %(instead_of)s::bigint)
+       AND (o.limits_by = 'operator' OR (o.limits_by IS NULL AND num_nonnulls(o.max_running, o.max_runs_per_day) > 0)
+            OR (o.id = %(instead_of)s::bigint AND NOT %(told)s::boolean))
+     UNION ALL
+    SELECT %(max_running)s::int, %(max_runs_per_day)s::int, 'config', NULL
+     ORDER BY other NULLS LAST LIMIT 1) g
+ WHERE r.id = %(repository_id)s::bigint
+"""
+
+
+async def limit_new(conn: Connection, repository_id: int, limits: Limits | None, *, instead_of: int | None) -> None:
+    """Limit what is watched from this transaction of the caller's on, before it has work that could be claimed.
+
+    By what is configured (None: not known, as what it replaces), unless an operator limited it, or what had its name.
+    Never what is watched already: a claim under way may go by the limits it has read.
+    """
+    values = _values(limits or NONE) | {
+        "repository_id": repository_id,
+        "instead_of": instead_of,
+        "told": limits is not None,
+    }
+    with translate(f"limiting repository {repository_id}"):
+        await conn.execute(LIMIT_NEW, values)
+
+
+# As above: an operator's choice stands.
 UNLIKE = """
 SELECT EXISTS (
   SELECT FROM repository r

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -16,6 +16,7 @@ from tireless.domain.issue import RepoRef, Repository
 from tireless.errors import NotKnown, Refused
 from tireless.store.db import Connection, clean_text, translate
 from tireless.store.lanes import shut_out
+from tireless.store.limits import NONE, Limits, limit_new
 from tireless.store.look import Ring, wake_lanes
 
 
@@ -100,7 +101,7 @@ class Synced:
 
 
 STANDING = """
-SELECT r.id, r.tracked AND r.readable FROM repository r
+SELECT r.id, r.tracked AND r.readable, r.tracked FROM repository r
  WHERE r.forge = %(forge)s AND r.forge_repo_id = %(forge_repo_id)s FOR NO KEY UPDATE
 """
 # A name may come back for another repository; only one of them is watched under it.
@@ -155,17 +156,20 @@ async def sync_repositories(
     source: str,
     *,
     require_opt_in: bool = True,
+    limits: Limits = NONE,
     unresolved: Sequence[RepoRef] = (),
 ) -> Synced:
     """Watch these repositories; in a transaction of the caller's, first of all.
 
     `source` `config`: they are all that the configuration names, those it named before are dropped, but not those
     `unresolved`, which could not be looked up now (`owner/*`: all of an owner's). `operator`: they are added. Without
-    opt-in only labels put on from now on ask for work. The forge's row is there (`forge_known`).
+    opt-in only labels put on from now on ask for work. `limits`, the configured ones, hold for those that are watched
+    from now on. The forge's row is there (`forge_known`).
     """
+    given = {"source": source, "require_opt_in": require_opt_in}
 
     async def write() -> tuple[Synced, bool]:
-        return await _sync(conn, forge, repositories, source, require_opt_in=require_opt_in, unresolved=unresolved)
+        return await _sync(conn, forge, repositories, given, limits=limits, unresolved=unresolved)
 
     synced = await _shutting_out(conn, f"watching {len(repositories)} repositories of {forge}", write)
     for repository_id in sorted({*synced.added, *synced.dropped}):
@@ -177,28 +181,31 @@ async def _sync(
     conn: Connection,
     forge: str,
     repositories: Sequence[Repository],
-    source: str,
+    given: Mapping[str, object],
     *,
-    require_opt_in: bool,
+    limits: Limits,
     unresolved: Sequence[RepoRef],
 ) -> tuple[Synced, bool]:
     """Which are watched from now on and which are not any more; is there one among them that may have jobs?"""
     added: list[int] = []
     dropped: list[int] = []
     known = False
-    unmoved = await _unmoved(conn, forge, repositories, require_opt_in) if source == "config" else frozenset[int]()
+    unmoved = await _unmoved(conn, forge, repositories, given) if given["source"] == "config" else frozenset[int]()
     for repository in sorted(repositories, key=lambda one: one.id):
         if repository.id in unmoved:
             continue
-        values = {**_names(forge, repository), "source": source, "require_opt_in": require_opt_in}
+        values = {**_names(forge, repository), **given}
         with translate(f"watching {repository.owner}/{repository.name}"):
             before = await (await conn.execute(STANDING, values)).fetchone()
-            dropped += [int(row[0]) async for row in await conn.execute(NAME_TAKEN, values)]
+            taken = await (await conn.execute(NAME_TAKEN, values)).fetchone()
             row = await (await conn.execute(WATCH, values)).fetchone()
+        dropped += [int(taken[0])] if taken else []
+        if row is not None and (before is None or not before[2]):
+            await limit_new(conn, int(row[0]), limits, instead_of=int(taken[0]) if taken else None)
         if row is not None and (before is None or not before[1]):
             added.append(int(row[0]))
             known = known or before is not None
-    if source == "config":
+    if given["source"] == "config":
         gone = {
             "forge": forge,
             "ids": [one.id for one in repositories],
@@ -210,11 +217,11 @@ async def _sync(
 
 
 async def _unmoved(
-    conn: Connection, forge: str, repositories: Sequence[Repository], require_opt_in: bool
+    conn: Connection, forge: str, repositories: Sequence[Repository], given: Mapping[str, object]
 ) -> frozenset[int]:
     values: dict[str, object] = {
         "forge": forge,
-        "require_opt_in": require_opt_in,
+        "require_opt_in": given["require_opt_in"],
         "ids": [one.id for one in repositories],
         "paths": [f"{one.owner}/{one.name}" for one in repositories],
         "branches": [one.default_branch for one in repositories],
@@ -278,13 +285,15 @@ async def refresh_repository(conn: Connection, repository_id: int, found: Reposi
 
 
 async def replace_repository(conn: Connection, old: RepoRow, new: Repository, *, require_opt_in: bool = True) -> None:
-    """Watch what was made anew under the old one's name; in a transaction of the caller's, first of all."""
+    """Watch what was made anew under the old one's name and limits; in a transaction of the caller's, first of all."""
     doing = f"replacing {old.ref}"
     with translate(doing):
         await shut_out(conn, doing)
         await conn.execute(DROP, {"id": old.id})
         values = {**_names(old.forge, new), "source": old.source, "require_opt_in": require_opt_in}
-        await conn.execute(WATCH, values)
+        row = await (await conn.execute(WATCH, values)).fetchone()
+    if row is not None:
+        await limit_new(conn, int(row[0]), None, instead_of=old.id)
     await _judge_rest(conn, old.id)
 
 
