@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import uuid4
 
 from tests.support import rows
+from tireless.domain.outcome import Outcome
 from tireless.store.claim import RunnerId, show_runner
 from tireless.store.db import Connection
-from tireless.store.record import append_output
+from tireless.store.record import Answer, append_output
+from tireless.store.settle import Ending, settle
 from tireless.store.sweep import Retention, prune
 
 
 async def age(conn: Connection, made: rows.Made, days: int) -> None:
-    """Let a job have ended so many days ago, and its request be as old."""
+    """Let a job have ended so many days ago, its branch be looked after then, and its request be as old."""
     then = await rows.value(conn, "SELECT clock_timestamp() - make_interval(days => %(d)s)", d=days)
     await conn.execute("ALTER TABLE job DISABLE TRIGGER USER")
     await rows.change(conn, "job", made.job_id, finished_at=then)
     await conn.execute("ALTER TABLE job ENABLE TRIGGER USER")
     await rows.change(conn, "request", made.request_id, created_at=then)
+    await conn.execute("UPDATE attempt SET branch_done_at = %(t)s WHERE job_id = %(j)s", {"t": then, "j": made.job_id})
 
 
 async def test_old_jobs_go_with_all_that_is_theirs(conn: Connection) -> None:
@@ -97,6 +101,57 @@ async def test_live_jobs_and_their_requests_stay(conn: Connection) -> None:
     await conn.execute("UPDATE job SET created_at = clock_timestamp() - interval '9 years'")
     assert await prune(conn, retention=Retention()) == 0
     assert len(await rows.states(conn, live)) == 4
+
+
+async def test_pruning_waits_for_nobody_who_has_what_points_at_the_old(dsn: str) -> None:
+    """A rerun is settled which is a pruned plan's child: neither is sent back by a deadlock. What it points at goes
+    the next time.
+    """
+    async with rows.connections(dsn, 4) as (runner, sweeper, holder, watcher):
+        plan = await rows.job(watcher, kind="plan", state="delivered")
+        old = await rows.job(watcher, state="failed")
+        born = {"job_id": plan.job_id, "attempt_id": plan.attempt_id, "number": old.number, "issue_id": old.issue_id}
+        await rows.child(watcher, plan.issue_id, "a", **born)
+        again = await rows.job(watcher, issue_id=old.issue_id, state="claimed", rerun_of=old.job_id)
+        await age(watcher, plan, 365)
+        await age(watcher, old, 364)
+        async with holder.transaction():
+            await holder.execute("SELECT FROM attempt WHERE id = %(id)s FOR UPDATE", {"id": again.attempt_id})
+            settling = asyncio.create_task(settle(runner, *again.claim, Ending(outcome=Outcome.NO_CHANGE)))
+            await rows.until_blocked(watcher, runner)
+            pruning = asyncio.create_task(prune(sweeper, retention=Retention()))
+            await rows.until_blocked(watcher, sweeper, work=pruning)  # as far as it gets
+        assert await settling is Answer.DONE
+        assert await pruning == 2  # the plan's, with its request
+        assert await prune(watcher, retention=Retention()) == 2
+
+
+async def test_a_locked_child_keeps_the_job_it_came_from(dsn: str) -> None:
+    """Whoever ends it has its row, and may want more: pruning passes that job by, and ends, however small its steps."""
+    async with rows.connections(dsn, 2) as (holder, sweeper):
+        plan = await rows.job(sweeper, kind="plan", state="delivered")
+        await age(sweeper, plan, 365)
+        for key, of in (("a", {"job_id": plan.job_id}), ("b", {"attempt_id": plan.attempt_id})):
+            child = await rows.child(sweeper, plan.issue_id, key, **of)
+            async with holder.transaction():
+                await holder.execute("SELECT FROM child WHERE id = %(id)s FOR NO KEY UPDATE", {"id": child})
+                assert await prune(sweeper, retention=Retention(), limit=1) == 0
+            await sweeper.execute("DELETE FROM child WHERE id = %(id)s", {"id": child})
+        assert await prune(sweeper, retention=Retention(), limit=1) == 2
+
+
+async def test_pruning_has_locked_nothing_while_claims_are_shut_out(dsn: str) -> None:
+    """It takes attempts away, so it waits for the table before any row, as everybody does."""
+    async with rows.connections(dsn, 3) as (holder, sweeper, watcher):
+        made = await rows.job(watcher, state="delivered")
+        await age(watcher, made, 365)
+        async with holder.transaction():
+            await holder.execute("LOCK TABLE attempt IN SHARE MODE")
+            pruning = asyncio.create_task(prune(sweeper, retention=Retention()))
+            await rows.until_blocked(watcher, sweeper)
+            query = "SELECT id FROM job WHERE id = %(id)s FOR UPDATE SKIP LOCKED"
+            assert len(await rows.rows(watcher, query, id=made.job_id)) == 1
+        assert await pruning == 2
 
 
 async def test_live_output_goes_a_day_after_its_attempt(conn: Connection) -> None:

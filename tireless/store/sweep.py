@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import LiteralString
 
-from tireless.store.db import Connection, translate
+from tireless.store.db import Connection, transaction, translate
+from tireless.store.lanes import JOIN_IN
 from tireless.store.look import Ring, ring_for
 
 EXPIRE = "SELECT moved, wakes FROM expire_claims(%(limit)s::int, %(notify)s::boolean)"
@@ -54,17 +55,34 @@ async def end_holds(conn: Connection) -> int:
 
 # Attempts, events and output go with their job. Issues, verdicts and children stay, and with them the `answered` marks
 # that keep an old label from asking again.
+OLD_JOBS = """
+SELECT j.id FROM job j
+ -- The first condition is the index's, the second says how long this end is kept.
+ WHERE j.finished_at < (SELECT clock_timestamp()) - make_interval(secs => %(keep_s)s::float8)
+   AND j.finished_at < clock_timestamp() - make_interval(secs => CASE j.state
+         WHEN 'delivered' THEN %(delivered_s)s::float8 WHEN 'failed' THEN %(failed_s)s::float8
+         ELSE %(cancelled_s)s::float8 END)
+ ORDER BY j.finished_at, j.id LIMIT %(limit)s::int FOR UPDATE OF j SKIP LOCKED
+"""
+# The keys that point at them are set null in whatever order: what they stand in is locked before, or the job stays.
+# A statement of its own, whose snapshot is younger than the locks: nothing new can point at them any more.
 PRUNE_JOBS = """
-WITH old AS MATERIALIZED (
-  -- The first condition is the index's, the second says how long this end is kept.
-  SELECT j.id FROM job j
-   WHERE j.finished_at < (SELECT clock_timestamp()) - make_interval(secs => %(keep_s)s::float8)
-     AND j.finished_at < clock_timestamp() - make_interval(secs => CASE j.state
-           WHEN 'delivered' THEN %(delivered_s)s::float8 WHEN 'failed' THEN %(failed_s)s::float8
-           ELSE %(cancelled_s)s::float8 END)
-   ORDER BY j.finished_at, j.id LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED
+WITH again AS MATERIALIZED (
+  SELECT j.id FROM job j WHERE j.rerun_of = ANY (%(ids)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED
+), born AS MATERIALIZED (
+  SELECT c.id FROM child c
+   WHERE c.job_id = ANY (%(ids)s::bigint[])
+      OR c.attempt_id = ANY (ARRAY(SELECT a.id FROM attempt a WHERE a.job_id = ANY (%(ids)s::bigint[])))
+     FOR NO KEY UPDATE SKIP LOCKED
 ), gone AS (
-  DELETE FROM job j WHERE j.id = ANY (ARRAY(SELECT o.id FROM old o)) RETURNING 1
+  DELETE FROM job o
+   WHERE o.id = ANY (%(ids)s::bigint[])
+     AND NOT EXISTS (SELECT FROM job j WHERE j.rerun_of = o.id AND j.id <> ALL (ARRAY(SELECT g.id FROM again g)))
+     AND NOT EXISTS (SELECT FROM child c
+                      WHERE c.job_id = o.id AND c.id <> ALL (ARRAY(SELECT b.id FROM born b)))
+     AND NOT EXISTS (SELECT FROM attempt a JOIN child c ON c.attempt_id = a.id
+                      WHERE a.job_id = o.id AND c.id <> ALL (ARRAY(SELECT b.id FROM born b)))
+  RETURNING 1
 )
 SELECT count(*) FROM gone
 """
@@ -122,11 +140,26 @@ async def prune(conn: Connection, *, retention: Retention, limit: int = 1000) ->
     days = {"delivered_s": retention.delivered, "failed_s": retention.failed, "cancelled_s": retention.cancelled}
     keep = {name: each * 86_400.0 for name, each in days.items()}
     keep_s = min(keep.values())
-    gone = await _in_steps(conn, PRUNE_JOBS, limit, "pruning jobs", ring=None, keep_s=keep_s, **keep)
+    gone = await _prune_jobs(conn, limit, {"keep_s": keep_s, **keep})
     gone += await _in_steps(conn, PRUNE_REQUESTS, limit, "pruning requests", keep_s=keep_s)
     await _in_steps(conn, PRUNE_OUTPUT, limit, "pruning output")
     await _number(conn, PRUNE_RUNNERS, "forgetting runners")
     return gone
+
+
+async def _prune_jobs(conn: Connection, limit: int, keep: dict[str, float]) -> int:
+    """In steps, until one is not full or all of it is somebody's; how many went."""
+    doing, total = "pruning jobs", 0
+    while True:
+        async with transaction(conn, doing):
+            with translate(doing):
+                await conn.execute(JOIN_IN)  # attempts go with their jobs
+                old = [each[0] async for each in await conn.execute(OLD_JOBS, {"limit": limit, **keep})]
+                row = await (await conn.execute(PRUNE_JOBS, {"ids": old})).fetchone()
+        gone = int(row[0]) if row is not None else 0
+        total += gone
+        if gone == 0 or len(old) < limit:
+            return total
 
 
 LEASES = "SELECT extract(epoch FROM clock_timestamp())::float8, min(l.lease_s), max(l.lease_s) FROM lane l"
