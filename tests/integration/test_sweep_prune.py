@@ -8,7 +8,8 @@ from uuid import uuid4
 from tests.support import rows
 from tireless.domain.outcome import Outcome
 from tireless.store.claim import RunnerId, show_runner
-from tireless.store.db import Connection
+from tireless.store.db import Connection, clock
+from tireless.store.deliver import branch_done, branches_left
 from tireless.store.record import Answer, append_output
 from tireless.store.settle import Ending, settle
 from tireless.store.sweep import Retention, prune
@@ -101,6 +102,42 @@ async def test_live_jobs_and_their_requests_stay(conn: Connection) -> None:
     await conn.execute("UPDATE job SET created_at = clock_timestamp() - interval '9 years'")
     assert await prune(conn, retention=Retention()) == 0
     assert len(await rows.states(conn, live)) == 4
+
+
+async def test_what_is_not_looked_after_yet_keeps_all_jobs_of_its_issue(conn: Connection) -> None:
+    """A branch is found by the job that left it, and kept by the one that delivered it: both stay till it is done with,
+    or till nobody watches the repository.
+    """
+    left = await rows.job(conn, state="failed", attempts=1, claim_no=1)
+    ended = {"ended_at": await clock(conn), "outcome": "lease_lost", "burned": True}
+    attempt = await rows.attempt(conn, left.job_id, True, **ended)
+    delivered = await rows.job(conn, issue_id=left.issue_id, state="delivered")
+    other = await rows.job(conn, "acme/other", state="delivered")
+    for made in (left, delivered, other):
+        await age(conn, made, 365)
+    for undone in (attempt["id"], other.attempt_id):
+        await rows.change(conn, "attempt", undone, branch_done_at=None)
+    await rows.change(conn, "repository", other.repository_id, tracked=False)
+    assert await prune(conn, retention=Retention()) == 2  # the other's, with its request
+    [branch] = await branches_left(conn, [rows.FORGE], limit=10)
+    await branch_done(conn, branch.attempt_id)
+    assert await prune(conn, retention=Retention()) == 4
+
+
+async def test_a_childs_request_stays_until_it_is_answered_or_its_child_ends(conn: Connection) -> None:
+    """No label is on a child that would ask again: pruned, it would never run."""
+    plan = await rows.job(conn, state="delivered", kind="plan")
+    issue = await rows.issue(conn)
+    child = await rows.child(conn, plan.issue_id, "a", job_id=plan.job_id, number=9, issue_id=issue)
+    request = await rows.request(conn, issue, source="child", event_id=None)
+    await conn.execute("UPDATE request SET created_at = clock_timestamp() - interval '9 years'")
+    assert await prune(conn, retention=Retention()) == 0
+    await rows.change(conn, "request", request, answered_at=await clock(conn))
+    async with conn.transaction(force_rollback=True):
+        assert await prune(conn, retention=Retention()) == 1
+    await rows.change(conn, "request", request, answered_at=None)
+    await rows.change(conn, "child", child, ended_at=await clock(conn), ended_reason="closed")
+    assert await prune(conn, retention=Retention()) == 1
 
 
 async def test_pruning_waits_for_nobody_who_has_what_points_at_the_old(dsn: str) -> None:

@@ -54,7 +54,8 @@ async def end_holds(conn: Connection) -> int:
 
 
 # Attempts, events and output go with their job. Issues, verdicts and children stay, and with them the `answered` marks
-# that keep an old label from asking again.
+# that keep an old label from asking again. All jobs of an issue stay while a branch of one of them is to be looked
+# after: they say where it is, and whether it is the head of what was delivered.
 OLD_JOBS = """
 SELECT j.id FROM job j
  -- The first condition is the index's, the second says how long this end is kept.
@@ -62,6 +63,11 @@ SELECT j.id FROM job j
    AND j.finished_at < clock_timestamp() - make_interval(secs => CASE j.state
          WHEN 'delivered' THEN %(delivered_s)s::float8 WHEN 'failed' THEN %(failed_s)s::float8
          ELSE %(cancelled_s)s::float8 END)
+   AND NOT EXISTS (
+     SELECT FROM attempt a
+       JOIN job o ON o.id = a.job_id
+       JOIN repository r ON r.id = o.repository_id AND r.tracked
+      WHERE o.issue_id = j.issue_id AND a.branch IS NOT NULL AND a.branch_done_at IS NULL)
  ORDER BY j.finished_at, j.id LIMIT %(limit)s::int FOR UPDATE OF j SKIP LOCKED
 """
 # The keys that point at them are set null in whatever order: what they stand in is locked before, or the job stays.
@@ -86,11 +92,14 @@ WITH again AS MATERIALIZED (
 )
 SELECT count(*) FROM gone
 """
+# A child's own request waits for its turn as long as the child lives: no label would ask again.
 PRUNE_REQUESTS = """
 WITH old AS MATERIALIZED (
   SELECT r.id FROM request r
    WHERE r.created_at < (SELECT clock_timestamp()) - make_interval(secs => %(keep_s)s::float8)
      AND NOT EXISTS (SELECT FROM job j WHERE j.request_id = r.id)
+     AND NOT (r.source = 'child' AND r.answered_at IS NULL
+              AND EXISTS (SELECT FROM child c WHERE c.issue_id = r.issue_id AND c.ended_at IS NULL))
    ORDER BY r.created_at LIMIT %(limit)s::int FOR UPDATE SKIP LOCKED
 ), gone AS (
   DELETE FROM request r WHERE r.id = ANY (ARRAY(SELECT o.id FROM old o)) RETURNING 1
@@ -134,8 +143,9 @@ class Retention:
 async def prune(conn: Connection, *, retention: Retention, limit: int = 1000) -> int:
     """Delete what ended longer ago than `retention` says, in steps of `limit`; how many jobs and requests went.
 
-    Never an issue, nor a request that still has a job. Live output goes a day after its attempt ended, runners that
-    were not seen for a day are forgotten.
+    Never an issue; nor a request that still has a job, or is a living child's that waits for one; nor jobs of an issue
+    of which a branch is to be looked after. Live output goes a day after its attempt ended, runners that were not seen
+    for a day are forgotten.
     """
     days = {"delivered_s": retention.delivered, "failed_s": retention.failed, "cancelled_s": retention.cancelled}
     keep = {name: each * 86_400.0 for name, each in days.items()}
