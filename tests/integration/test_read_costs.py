@@ -24,7 +24,7 @@ FEW = 150
 ME = RunnerId("r1", "h1", uuid4())
 
 # Issues, each with a job that ended ten days ago and one that sleeps for an hour; looks and mirrors that are put off
-# for an hour; children that ended.
+# for an hour; children that ended, each of another one's plan.
 MUCH = """
 SET session_replication_role = replica;
 INSERT INTO issue (repository_id, number, forge_issue_id, title, body, content_hash, author_id, author_login, open, url,
@@ -50,8 +50,9 @@ SELECT i.repository_id, i.number, 'later', now() + interval '1 h' FROM issue i W
 INSERT INTO mirror (issue_id, not_before) SELECT i.id, now() + interval '1 h' FROM issue i WHERE i.number > 10000;
 INSERT INTO child (plan_issue_id, job_id, attempt_id, key, position, title, body, kind, issue_id, number, sent_at,
                    ended_at, ended_reason)
-SELECT i.id, 0, 0, 'k', 1, 't', 'b', 'implement', i.id, i.number, now(), now(), 'closed'
-  FROM issue i WHERE i.number > 10000;
+SELECT p.id, 0, 0, 'k', 1, 't', 'b', 'implement', i.id, i.number, now(), now(), 'closed'
+  FROM issue i JOIN issue p ON p.repository_id = i.repository_id AND p.number = 10001 + i.number % 3000
+ WHERE i.number > 10000;
 RESET session_replication_role;
 ANALYZE
 """
