@@ -277,7 +277,7 @@ class Model:
             return False
         job.issue.approved = True
         job.forgiven, job.parked, job.attempts, job.given_back = job.forgiven + job.attempts, None, 0, 0
-        job.spent = 0
+        job.spent, job.not_before, job.wait = 0, None, None
         self.rest(job, "waiting")
         self._tell(job, "wake", "waiting")
         return True
