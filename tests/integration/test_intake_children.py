@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 from tests.support import rows
 from tests.support.ingest import GO, IMPLEMENT, PLAN, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
-from tireless.domain.outcome import Outcome
-from tireless.store.claim import RunnerId, claim_next
 from tireless.store.gone import missed
-from tireless.store.record import Answer
-from tireless.store.settle import Ending, settle
-
-ME = RunnerId("r1", "h1", uuid4())
 
 
 async def planned(ingest: Ingest, *, delivered: bool = True) -> tuple[int, int, int]:
@@ -78,21 +70,6 @@ async def test_a_child_put_on_waits_for_its_open_sibling_and_wakes_when_it_is_cl
     await ingest.poll()
     assert (await ingest.issue(plan))["children_done"] == 1
     assert await ingest.events((await ingest.job(second))["id"]) == ["enqueue", "wake", "wait", "wake"]
-
-
-async def test_a_running_child_that_is_given_back_waits_for_a_sibling_opened_meanwhile(ingest: Ingest) -> None:
-    """It goes on while it runs; who comes back beside work that is to come first waits for that."""
-    _, first, second = await planned(ingest)
-    await ingest.stage.alice.close(ingest.stage.path, first)
-    await ingest.ask(GO, number=second)
-    await ingest.poll()
-    (claim,) = await claim_next(ingest.conn, [str((await ingest.job(second))["lane"])], runner=ME)
-    await ingest.stage.alice.reopen(ingest.stage.path, first)
-    await ingest.poll()
-    assert await waits(ingest, second) == ("claimed", [f"acme/widgets#{first}"])
-    assert await settle(ingest.conn, claim.job_id, claim.token, Ending(outcome=Outcome.SHUTDOWN)) is Answer.DONE
-    assert await waits(ingest, second) == ("waiting", [f"acme/widgets#{first}"])
-    assert await ingest.events(claim.job_id) == ["enqueue", "claim", "refresh", "settle"]
 
 
 async def test_a_child_waits_for_its_plan_until_that_has_ended(ingest: Ingest) -> None:

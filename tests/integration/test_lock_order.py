@@ -110,25 +110,6 @@ async def test_intake_of_a_closed_child_and_the_end_of_its_plan_do_not_deadlock(
         assert await rows.states(watcher, [live, plan]) == ["cancelled", "failed"]
 
 
-async def test_intake_of_a_closed_child_has_all_jobs_before_it_looks(dsn: str) -> None:
-    """Its plan runs again and would wait for the child no more; both write a look at it, where intake is held up."""
-    async with rows.connections(dsn, 4) as (intake, runner, holder, watcher):
-        live = await rows.job(watcher, number=5, state="waiting", hold=True)
-        plan = await family(watcher, 1, 5)
-        await rows.change(watcher, "job", plan.job_id, kind="implement", waits_for=["acme/widget#5"])
-        await rows.value(watcher, "UPDATE child SET issue_id = %(id)s RETURNING id", id=live.issue_id)
-        await rows.insert(watcher, "look", repository_id=live.repository_id, number=5, why="x")
-        async with holder.transaction():
-            await holder.execute("SELECT FROM look FOR UPDATE")
-            closing = asyncio.create_task(closed(intake, live))
-            await rows.until_blocked(watcher, intake)
-            settling = asyncio.create_task(settle(runner, *plan.claim, Ending(outcome=Outcome.FAILED)))
-            await rows.until_blocked(watcher, runner, work=settling)  # as far as it gets
-        assert (await closing).how is Took.STORED
-        assert await settling is Answer.DONE
-        assert await rows.value(watcher, "SELECT waits_for FROM job WHERE id = %(id)s", id=plan.job_id) == []
-
-
 async def test_intake_of_a_closed_child_and_a_claim_of_its_plan_do_not_deadlock(dsn: str) -> None:
     """A plan that was asked for again is claimed while one of its children is closed, which tells its mirror."""
     async with rows.connections(dsn, 4) as (intake, runner, holder, watcher):

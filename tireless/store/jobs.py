@@ -239,9 +239,10 @@ async def call_off(conn: Connection, job_id: int, reason: Cancelled, *, who: str
         await conn.execute(CANCEL, {"job_id": job_id, "who": who, "reason": reason.value})
 
 
+# Not those that run: whoever renews has several of them, in whatever order.
 LOCK_KIN = """
 SELECT FROM job j
- WHERE j.state IN ('pending', 'waiting', 'claimed')
+ WHERE j.state IN ('pending', 'waiting')
    AND (j.issue_id IN (SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s)
         OR j.issue_id = %(plan_issue_id)s)
  ORDER BY j.id FOR NO KEY UPDATE
@@ -258,18 +259,18 @@ async def lock_kin(conn: Connection, plan_issue_id: int) -> None:
 
 
 # A plan's children, after one of their issues was closed or opened again: those that wait for it, or again; and the
-# plan's own issue, where somebody asks to have it implemented as well. A running job keeps it for when it comes back.
+# plan's own issue, where somebody asks to have it implemented as well.
 REFRESH_WAITS = """
 WITH kin AS MATERIALIZED (
   SELECT j.id, j.state, j.lane, j.waits_for, issue_waits_for(j.issue_id, j.kind) AS waits
     FROM job j
-   WHERE j.state IN ('pending', 'waiting', 'claimed')
+   WHERE j.state IN ('pending', 'waiting')
      AND (j.issue_id IN (SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s)
           OR j.issue_id = %(plan_issue_id)s)
    ORDER BY j.id FOR NO KEY UPDATE
 ), moved AS (
-  UPDATE job SET waits_for = kin.waits, state = CASE WHEN kin.state = 'claimed' THEN 'claimed' ELSE 'waiting' END
-    FROM kin WHERE job.id = kin.id AND job.waits_for IS DISTINCT FROM kin.waits
+  UPDATE job SET waits_for = kin.waits, state = 'waiting' FROM kin
+   WHERE job.id = kin.id AND job.waits_for IS DISTINCT FROM kin.waits
   RETURNING job.id, kin.state AS was, job.state, job.reason, job.lane, job.waits_for
 ), told AS (
   INSERT INTO job_event (job_id, who, what, from_state, to_state, reason, details)
@@ -286,7 +287,7 @@ SELECT (SELECT count(*) FROM moved), ARRAY(SELECT lane FROM woken)
 
 
 async def refresh_waits(conn: Connection, plan_issue_id: int, *, who: str = "intake", ring: Ring | None = None) -> int:
-    """Find anew whom the live jobs of a plan's children, and of its own issue, wait for; how many changed.
+    """Find anew whom the resting jobs of a plan's children, and of its own issue, wait for; how many changed.
 
     The caller has locked the repository and the plan's issue; and first of all these jobs (lock_kin).
     """
