@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support import rows
-from tireless.domain.issue import RepoRef, Repository
+from tests.support import rows, shown
+from tireless.domain.issue import RepoRef
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, transaction
 from tireless.store.limits import NONE, Limits, limit_all, limit_repository
@@ -18,29 +18,13 @@ ME = RunnerId("r1", "h1", uuid4())
 NEW = RepoRef(rows.FORGE, "acme", "new")
 
 
-def shown(number: int, name: str = NEW.name) -> Repository:
-    """What the forge says of a repository of this id."""
-    return Repository(
-        id=number,
-        owner=NEW.owner,
-        name=name,
-        owner_is_org=None,
-        default_branch="main",
-        clone_url=f"http://127.0.0.1:1/acme/{name}.git",
-        html_url=f"http://127.0.0.1:1/acme/{name}",
-        private=False,
-        archived=False,
-        empty=False,
-        has_issues=True,
-        has_pulls=True,
-    )
-
-
 async def watch(conn: Connection, number: int, name: str = NEW.name, limits: Limits = NONE) -> None:
     """What `repos add` writes."""
     await rows.forge(conn)
     async with transaction(conn, "watching"):
-        await sync_repositories(conn, rows.FORGE, [shown(number, name)], "operator", limits=limits)
+        await sync_repositories(
+            conn, rows.FORGE, [shown.repository(number, f"{NEW.owner}/{name}")], "operator", limits=limits
+        )
 
 
 async def limits_of(conn: Connection, name: str = NEW.name) -> tuple[object, ...]:
@@ -113,7 +97,7 @@ async def test_an_operators_limit_stays_with_the_name(conn: Connection, by_poll:
         if by_poll:
             [old] = [row for row in await tracked_repos(conn) if row.name == name]
             async with transaction(conn, "replacing"):
-                await replace_repository(conn, old, shown(number, name))
+                await replace_repository(conn, old, shown.repository(number, f"{NEW.owner}/{name}"))
         else:
             await watch(conn, number, name, limits=Limits(max_running=5))
         assert await limits_of(conn, name) == limits

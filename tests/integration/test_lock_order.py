@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support import rows
-from tireless.domain.issue import IssueState, Person, RepoRef, Snapshot
+from tests.support import rows, shown
+from tireless.domain.issue import IssueState, RepoRef
 from tireless.domain.labels import LabelScheme
 from tireless.domain.outcome import Outcome
 from tireless.domain.people import Policy
@@ -178,17 +178,14 @@ async def closed(conn: Connection, made: rows.Made) -> Taken:
     created, updated = issue["created_at"], issue["updated_at"]
     assert isinstance(created, datetime)
     assert isinstance(updated, datetime)
-    snapshot = Snapshot(
-        number=made.number,
-        issue_id=int(str(issue["forge_issue_id"])),
+    snapshot = shown.issue(
+        made.number,
+        int(str(issue["forge_issue_id"])),
         title=str(issue["title"]),
         body=str(issue["body"]),
-        author=Person(7, "ada"),
         state=IssueState.CLOSED,
-        labels=(),
         created_at=created,
         updated_at=updated,
-        url="u",
     )
     async with conn.transaction():
         reading = Reading(snapshot, await clock(conn))

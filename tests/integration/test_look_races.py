@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import uuid4
 
 import pytest
 
-from tests.support import rows
+from tests.support import rows, shown
 from tests.support.ingest import GO, IMPLEMENT, PLAN, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
-from tireless.domain.issue import IssueState, Person, Snapshot
 from tireless.domain.outcome import Outcome
 from tireless.store import look as looks
 from tireless.store.claim import RunnerId, claim_next
@@ -54,21 +53,8 @@ async def dropped(conn: Connection, look: Look, asked_at: datetime) -> None:
 
 async def stored_plain(conn: Connection, look: Look, asked_at: datetime) -> None:
     """By a page of issues that no row knows."""
-    stamp = datetime(2026, 1, 1, tzinfo=UTC)
-    shown = Snapshot(
-        number=look.number,
-        issue_id=77,
-        title="Plain",
-        body="Words.",
-        author=Person(7, "ada"),
-        state=IssueState.OPEN,
-        labels=(),
-        created_at=stamp,
-        updated_at=stamp,
-        url="u",
-    )
     async with transaction(conn, "storing a page"):
-        page = [Plain(shown, settled=True)]
+        page = [Plain(shown.issue(look.number, 77), settled=True)]
         assert await store_plain(conn, look.repository_id, page, asked_at=asked_at) == {look.number}
     await conn.execute("UPDATE look SET take_token = NULL, take_until = NULL")
 

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support import rows
-from tireless.domain.issue import RepoRef, Repository
+from tests.support import rows, shown
+from tireless.domain.issue import RepoRef
 from tireless.domain.outcome import Outcome
 from tireless.store import deliver, repos
 from tireless.store.claim import RunnerId, claim_next
@@ -20,20 +20,7 @@ from tireless.store.settle import Ending, Word, settle, settle_together
 from tireless.store.sweep import expire_stale_claims
 
 ME = RunnerId("r1", "h1", uuid4())
-REPO = Repository(
-    id=101,
-    owner="acme",
-    name="widget",
-    owner_is_org=True,
-    default_branch="main",
-    clone_url="http://127.0.0.1:1/acme/widget.git",
-    html_url="http://127.0.0.1:1/acme/widget",
-    private=False,
-    archived=False,
-    empty=False,
-    has_issues=True,
-    has_pulls=True,
-)
+REPO = shown.repository(101)
 
 # ------------------------------------------------------------------------------------------------ how it comes back
 

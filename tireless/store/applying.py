@@ -59,8 +59,9 @@ async def apply(
     locked before that: with the issue its mirror is told.
     """
     snapshot, scheme = reading.snapshot, rules.scheme
-    if known.plan_issue_id is not None and _changes_kin(snapshot, known):
-        await lock_kin(conn, known.plan_issue_id)
+    plan = _plan_of_kin(snapshot, known)
+    if plan is not None:
+        await lock_kin(conn, plan)
     issue_id = await store_issue(
         conn, known, snapshot, asked, triage, asked_at=reading.asked_at, settled=reading.settled
     )
@@ -82,7 +83,8 @@ async def apply(
             # Whatever can be told: a job rests claimable only on the approved text. The trigger sees to it.
             route = Route(live.kind, live.lane, live.priority, live.hold)
             await change_resting(conn, live.id, route, what="park", ring=ring)
-    await _tell_kin(conn, snapshot, known, ring)
+    if plan is not None:
+        await refresh_waits(conn, plan, ring=ring)
     statuses = [
         said.value for one in snapshot.labels if (said := meaning(one.name, scheme)) and said.role is Role.STATUS
     ]
@@ -213,16 +215,10 @@ async def _end_child(conn: Connection, snapshot: Snapshot, known: Known) -> None
         await end_child(conn, known.child_id, "closed")
 
 
-def _changes_kin(snapshot: Snapshot, known: Known) -> bool:
-    """May the plan's children wait for others than before?"""
-    is_open = snapshot.state is IssueState.OPEN
-    return known.child_id is not None and (not is_open or known.open is not is_open or known.standing.live is not None)
-
-
-async def _tell_kin(conn: Connection, snapshot: Snapshot, known: Known, ring: Ring | None) -> None:
-    """Find anew whom the plan's children wait for."""
-    if known.plan_issue_id is not None and _changes_kin(snapshot, known):
-        await refresh_waits(conn, known.plan_issue_id, ring=ring)
+def _plan_of_kin(snapshot: Snapshot, known: Known) -> int | None:
+    """The issue of the plan whose children may wait for others than before; None: of none."""
+    changed = snapshot.state is not IssueState.OPEN or known.open is not True or known.standing.live is not None
+    return known.plan_issue_id if changed else None
 
 
 def _bots_own(reading: Reading, rules: Rules) -> dict[int, str] | None:

@@ -19,6 +19,8 @@ from tireless.store.lanes import shut_out
 from tireless.store.limits import NONE, Limits, limit_new
 from tireless.store.look import Ring, wake_lanes
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class RepoRow:
@@ -87,9 +89,6 @@ async def watched(conn: Connection, repository_id: int) -> RepoRow | None:
     with translate(f"reading repository {repository_id}"):
         async with conn.cursor(row_factory=class_row(RepoRow)) as cursor:
             return await (await cursor.execute(WATCHED, {"id": repository_id})).fetchone()
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

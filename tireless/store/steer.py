@@ -147,7 +147,7 @@ async def rerun(conn: Connection, job_id: int, by: str) -> int:
             raise Refused("already_live", message)
         if not issue["open"]:
             raise Refused("closed", f"{ref} is closed: reopen it, then run the job again")
-        values = {"job_id": job_id, "by": by, "who": f"operator {by}", "number": issue["number"]}
+        values = {"job_id": job_id, "by": by, "who": f"operator {by}"}
         made = await _one(conn, doing, RERUN, values)
     if made is None:
         raise _no_job(job_id)
