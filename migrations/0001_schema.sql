@@ -4,6 +4,10 @@
 -- Of an amount: nothing is less than NaN and more than any cap, and what is below zero would be money to spend.
 -- Domains, not checks of their tables: each statement on a table parses all of its checks, whatever it writes.
 CREATE DOMAIN usd AS numeric CONSTRAINT usd_is_an_amount CHECK (VALUE >= 0 AND VALUE < 'Infinity');
+-- How often something happened: there is always a next time.
+CREATE DOMAIN tally AS int CONSTRAINT tally_counts_up CHECK (VALUE BETWEEN 0 AND 1000000000);
+-- The first, the second, the third of something: there is always a next one.
+CREATE DOMAIN ordinal AS bigint CONSTRAINT ordinal_has_a_next CHECK (VALUE BETWEEN -1000000000000000000 AND 1000000000000000000);
 -- What an agent says it used. Sums are made of these three; the bound is the one under which they are read.
 CREATE DOMAIN usage_said AS jsonb CONSTRAINT usage_is_counted CHECK (
   CASE jsonb_typeof(VALUE -> 'usd') WHEN 'number' THEN (VALUE ->> 'usd')::numeric BETWEEN 0 AND 9007199254740992
@@ -57,7 +61,7 @@ CREATE TABLE repository (
   searched          boolean NOT NULL DEFAULT false,          -- its changes are seen by the search for its owner's issues
   search_fault      text,                                    -- why they are not, where they could be
   judged_by         text,                                    -- hash of the rules under which all of it was judged last
-  poll_failures     int NOT NULL DEFAULT 0,
+  poll_failures     tally NOT NULL DEFAULT 0,
   poll_error        text,
   take_token        uuid,
   take_by           text,
@@ -84,7 +88,7 @@ CREATE TABLE lane (
   children_of_plan  text REFERENCES lane (name) DEFERRABLE INITIALLY DEFERRED,
   configured        boolean NOT NULL DEFAULT true,
   lease_s           double precision NOT NULL DEFAULT 600,
-  max_attempts      int NOT NULL DEFAULT 3,
+  max_attempts      tally NOT NULL DEFAULT 3,
   backoff_base_s    double precision NOT NULL DEFAULT 30,
   backoff_cap_s     double precision NOT NULL DEFAULT 1800,
   run_timeout_s     double precision NOT NULL DEFAULT 5400,
@@ -121,7 +125,7 @@ CREATE TABLE lane_hold (
   held_by    text NOT NULL,
   job_id     bigint,                                         -- the job that caused it (quota, breaker)
   began_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-  grown      int NOT NULL DEFAULT 0,                         -- how often it was lengthened: doubling
+  grown      tally NOT NULL DEFAULT 0,                       -- how often it was lengthened: doubling
   PRIMARY KEY (lane, source, host),
   CONSTRAINT hold_source_known CHECK (source IN ('operator', 'quota', 'breaker', 'setup')),
   CONSTRAINT hold_setup_names_a_host CHECK ((source = 'setup') = (host <> ''))
@@ -130,13 +134,12 @@ CREATE TABLE lane_hold (
 -- The breaker's count, apart from the lane row: touched by a failure, or by a success while it is not 0.
 CREATE TABLE lane_breaker (
   lane      text PRIMARY KEY REFERENCES lane (name),
-  failures  int NOT NULL DEFAULT 0,
+  failures  tally NOT NULL DEFAULT 0,
   issues    bigint[] NOT NULL DEFAULT '{}',
-  opened    int NOT NULL DEFAULT 0,                          -- openings in a row: 15 min doubling
+  opened    tally NOT NULL DEFAULT 0,                        -- openings in a row: 15 min doubling
   last_ended_at timestamptz,                                 -- a hold grows only on an attempt claimed after this
-  quotas    int NOT NULL DEFAULT 0,                          -- quota holds in a row, doubling where no time was named
-  quota_ended_at timestamptz,
-  CONSTRAINT breaker_counts_up CHECK (failures >= 0 AND opened >= 0 AND quotas >= 0)
+  quotas    tally NOT NULL DEFAULT 0,                        -- quota holds in a row, doubling where no time was named
+  quota_ended_at timestamptz
 );
 
 -- A success that found the breaker's row locked: whoever counts next starts from none. No key: it would lock the lane's row.
@@ -179,12 +182,17 @@ CREATE TABLE issue (
   triage_details jsonb NOT NULL DEFAULT '{}',
   triaged_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when triage first said so
   -- plans
-  children_done  int NOT NULL DEFAULT 0,
+  children_done  tally NOT NULL DEFAULT 0,
   CONSTRAINT issue_once UNIQUE (repository_id, number),
   CONSTRAINT issue_number_positive CHECK (number > 0),
   CONSTRAINT labels_are_a_list CHECK (jsonb_typeof(labels) = 'array'),
+  CONSTRAINT labels_have_ids_and_names CHECK (
+    labels = jsonb_path_query_array(labels, '$[*] ? (@.id.type() == "number" && @.name.type() == "string")')),
+  CONSTRAINT details_have_names CHECK (jsonb_typeof(triage_details) = 'object'),
+  CONSTRAINT counted_are_roles_of_labels CHECK (CASE jsonb_typeof(counted) WHEN 'object' THEN
+    NOT jsonb_path_exists(counted, '$.keyvalue() ? (!(@.key like_regex "^[0-9]{1,18}$") || @.value.type() != "string"
+      || !(@.value like_regex "^(opt_in|kind|agent|hold|priority|status|unknown)$"))') ELSE false END),
   CONSTRAINT approved_text_is_whole CHECK (num_nonnulls(approved_hash, approved_title, approved_body, approved_by, approved_at) IN (0, 5)),
-  CONSTRAINT children_done_counts_up CHECK (children_done >= 0),
   CONSTRAINT body_bounded CHECK (octet_length(body) <= 1048576 AND octet_length(approved_body) <= 1048576)
 );
 
@@ -228,8 +236,8 @@ CREATE TABLE job (
   issue_id         bigint NOT NULL REFERENCES issue (id),
   repository_id    bigint NOT NULL REFERENCES repository (id),
   request_id       bigint NOT NULL REFERENCES request (id),
-  turn             bigint NOT NULL DEFAULT 0,
-  claim_no         bigint NOT NULL DEFAULT 0,
+  turn             ordinal NOT NULL DEFAULT 0,
+  claim_no         ordinal NOT NULL DEFAULT 0,
   created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
   pending_at       timestamptz,                              -- when it last came to wait for its turn; null: never yet
   -- claim: these columns are in no index but those of claimed jobs, so that renewals stay HOT
@@ -247,12 +255,12 @@ CREATE TABLE job (
   rerun_of         bigint REFERENCES job (id) ON DELETE SET NULL,
   priority         smallint NOT NULL DEFAULT 0,              -- 1 high, 0, -1 low
   claim_place      int,                                      -- its place among what runs in a lane with a limit
-  attempts         int NOT NULL DEFAULT 0,
-  max_attempts     int NOT NULL DEFAULT 3,
-  given_back       int NOT NULL DEFAULT 0,                   -- in a row, by one of these:
+  attempts         tally NOT NULL DEFAULT 0,
+  max_attempts     tally NOT NULL DEFAULT 3,
+  given_back       tally NOT NULL DEFAULT 0,                 -- in a row, by one of these:
   given_back_by    text,                                     -- 'agent' (quota, blocked) or 'repository' (nobody can work on it)
   spent_usd        usd NOT NULL DEFAULT 0,                   -- what its attempts have cost since a person last acted on it
-  fresh_from       bigint NOT NULL DEFAULT 0,                -- claim_no when a person last acted: earlier attempts say nothing any more
+  fresh_from       ordinal NOT NULL DEFAULT 0,               -- claim_no when a person last acted: earlier attempts say nothing any more
   pull_request     int,
   kind             text NOT NULL,
   lane             text NOT NULL REFERENCES lane (name),
@@ -272,7 +280,7 @@ CREATE TABLE job (
   claimed_host     text,
   publish_by       text,
   publish_reason   text,                                     -- why publishing does not go on
-  publish_failures int NOT NULL DEFAULT 0,                   -- in a row, for the backoff
+  publish_failures tally NOT NULL DEFAULT 0,                 -- in a row, for the backoff
   steered          text[] NOT NULL DEFAULT '{}',             -- 'lane', 'priority': an operator's choice stands
   summary          text,
   CONSTRAINT state_known CHECK (state = ANY ('{pending, waiting, claimed, publishing, delivered, failed, cancelled}')),
@@ -409,6 +417,8 @@ CREATE TABLE child (
 CREATE UNIQUE INDEX one_live_child_per_key ON child (plan_issue_id, key) WHERE ended_at IS NULL;
 CREATE UNIQUE INDEX one_child_per_issue ON child (issue_id) WHERE issue_id IS NOT NULL;
 CREATE INDEX child_of_job ON child (job_id);
+-- A plan's children are asked for with each picture of it, ended or not; the table is never pruned.
+CREATE INDEX child_of_plan ON child (plan_issue_id);
 
 -- What happened to a job: one row per transition, written in its transaction. Free text never holds issue bodies.
 CREATE TABLE job_event (
@@ -442,7 +452,7 @@ CREATE TABLE look (
   written_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
   not_before    timestamptz NOT NULL DEFAULT '-infinity',
   why           text NOT NULL,
-  failures      int NOT NULL DEFAULT 0,
+  failures      tally NOT NULL DEFAULT 0,
   error         text,
   take_token    uuid,
   take_until    timestamptz,
@@ -454,24 +464,24 @@ CREATE INDEX look_due ON look (not_before);
 -- What the forge was told of an issue. Due when `changed` is ahead of `told`.
 CREATE TABLE mirror (
   issue_id        bigint PRIMARY KEY REFERENCES issue (id),
-  changed         bigint NOT NULL DEFAULT 1,
-  told            bigint NOT NULL DEFAULT 0,
+  changed         ordinal NOT NULL DEFAULT 1,
+  told            ordinal NOT NULL DEFAULT 0,
   told_status     text,                                      -- status label suffix on the forge by our last write; null: none
   told_comment    text,                                      -- hash of the comment's text; null: none
   told_at         timestamptz,
   comment_id      bigint,
   comment_sent_at timestamptz,                               -- a create was sent: look before sending another
   comment_at      timestamptz,                               -- its last create or edit was sent
-  creates         int NOT NULL DEFAULT 0,                    -- of the comment, within an hour
+  creates         tally NOT NULL DEFAULT 0,                  -- of the comment, within an hour
   creates_since   timestamptz,
   told_gate       text,                                      -- lane_mark() of the lane the pending job was told in
   -- a comment put off, not to be written too often: until then only a further change is looked at
-  paced           bigint NOT NULL DEFAULT 0,                 -- the value of `changed` it was put off at
+  paced           ordinal NOT NULL DEFAULT 0,                -- the value of `changed` it was put off at
   paced_until     timestamptz NOT NULL DEFAULT '-infinity',
   not_before      timestamptz NOT NULL DEFAULT '-infinity',
-  failures        int NOT NULL DEFAULT 0,
+  failures        tally NOT NULL DEFAULT 0,
   error           text,
-  repairs         int NOT NULL DEFAULT 0,
+  repairs         tally NOT NULL DEFAULT 0,
   repairs_since   timestamptz,
   contested       boolean NOT NULL DEFAULT false,
   take_token      uuid,

@@ -98,6 +98,28 @@ END $$;
 CREATE TRIGGER job_terminal BEFORE UPDATE OF state, finished_at, reason, kind, attempts, claim_no ON job FOR EACH ROW
   WHEN (OLD.state = ANY ('{delivered, failed, cancelled}')) EXECUTE FUNCTION job_terminal();
 
+-- What would make a row lie, refused under the trigger's own name.
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'check_violation', CONSTRAINT = TG_NAME;
+END $$;
+-- Attempts go by this number: with another one neither settle nor the next claim would find the way.
+CREATE TRIGGER claim_no_counts_claims BEFORE UPDATE OF claim_no ON job FOR EACH ROW
+  WHEN (NEW.claim_no <> OLD.claim_no AND NOT (NEW.state = 'claimed' AND OLD.state = 'pending' AND NEW.claim_no = OLD.claim_no + 1))
+  EXECUTE FUNCTION refuse('claim_no is the number of the last claim, and grows by one with the next');
+CREATE TRIGGER attempt_stays_its_claims BEFORE UPDATE OF job_id, claim_no, token ON attempt FOR EACH ROW
+  EXECUTE FUNCTION refuse('an attempt is one claim''s, and stays that');
+CREATE FUNCTION children_counted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.children_done > (SELECT count(*) FROM child c WHERE c.plan_issue_id = NEW.id AND c.ended_at IS NOT NULL) THEN
+    RAISE EXCEPTION 'plan issue % has not so many children that ended', NEW.id
+      USING ERRCODE = 'check_violation', CONSTRAINT = TG_NAME;
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER children_done_have_ended AFTER UPDATE OF children_done ON issue FOR EACH ROW
+  WHEN (NEW.children_done > OLD.children_done) EXECUTE FUNCTION children_counted();
+
 -- The mirror is level-triggered: it is told that something changed, never what.
 CREATE FUNCTION mirror_changed(of_issue bigint) RETURNS void LANGUAGE sql AS $$
   INSERT INTO mirror (issue_id) VALUES (of_issue)

@@ -296,8 +296,8 @@ BEGIN
            jsonb_build_object('claim_no', t.claim_no, 'host', in_host, 'probe', l.probing)
       FROM claimed t
   )
-  SELECT t.id, b.id, t.claim_no, t.claim_token, b.uid, t.attempts, extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
-         t.kind, t.max_attempts, t.request_id, t.rerun_of,
+  SELECT t.id, b.id, t.claim_no::bigint, t.claim_token, b.uid, t.attempts::int, extract(epoch FROM t.claim_expires_at - clock_timestamp())::float8,
+         t.kind, t.max_attempts::int, t.request_id, t.rerun_of,
          l.lease_s, l.run_timeout_s, l.stall_timeout_s, l.backoff_base_s, l.backoff_cap_s,
          r.forge, r.owner, r.name, r.forge_repo_id, r.default_branch, r.clone_url, i.number, i.url, i.approved_title, i.approved_body,
          (l.max_usd - t.spent_usd)::float8
@@ -806,8 +806,9 @@ BEGIN
       SELECT j.id, j.claim_token, j.claim_no, j.claimed_by, a.id AS attempt_id, a.recorded_at IS NOT NULL AS recorded,
              coalesce((a.usage ->> 'usd')::numeric, 0) AS usd,
              (SELECT right(string_agg(o.text, '' ORDER BY o.seq), 16000) FROM output_chunk o WHERE o.attempt_id = a.id) AS output
-        FROM job j JOIN attempt a ON a.job_id = j.id AND a.claim_no = j.claim_no
-       WHERE j.id = ANY (stale) AND a.job_id = ANY (stale)
+        -- Taken back also where somebody deleted the attempt: nobody else would.
+        FROM job j LEFT JOIN attempt a ON a.job_id = j.id AND a.claim_no = j.claim_no AND a.job_id = ANY (stale)
+       WHERE j.id = ANY (stale)
     ), moved AS (
       UPDATE job j
          SET state = CASE WHEN j.cancel_requested IS NOT NULL THEN 'cancelled' WHEN t.recorded THEN 'publishing'
@@ -959,6 +960,8 @@ END $$;
 
 -- The first gate after enqueue that keeps a job from being claimed; null: a runner of its lane, on a host that has no
 -- hold of its own, takes it when nothing else is pending. CLAIM's WHERE and claim_counted() ask the same in the same order.
+-- By the time of the statement: with a clock in it, of which each look is another, no plan could begin at the job that is
+-- asked for, and would judge every one that rests.
 CREATE VIEW job_gate AS
 SELECT j.id AS job_id, j.issue_id, j.lane, j.state,
        CASE WHEN j.state = 'waiting' THEN j.reason
@@ -967,7 +970,7 @@ SELECT j.id AS job_id, j.issue_id, j.lane, j.state,
             WHEN running_in_lane(j.lane) >= l.max_running THEN 'lane_full'
             WHEN running_in_repository(j.repository_id) >= r.max_running THEN 'repository_full'
             WHEN runs_today(j.repository_id) >= r.max_runs_per_day THEN 'day_limit'
-            WHEN l.probing AND l.probe_token IS NOT NULL AND l.probe_since + probe_lives() > clock_timestamp() THEN 'probing'
+            WHEN l.probing AND l.probe_token IS NOT NULL AND l.probe_since + probe_lives() > statement_timestamp() THEN 'probing'
        END AS gate,
        h.source AS hold_source, h.reason AS hold_reason, h.until AS hold_until, h.held_by AS hold_by,
        ARRAY(SELECT s.host FROM lane_hold s WHERE s.lane = j.lane AND s.host <> '' ORDER BY 1) AS held_hosts,

@@ -116,7 +116,7 @@ CREATE TABLE owner_poll (
   asked_at        timestamptz NOT NULL,                       -- our clock, before what set the cursor was asked for
   listed_at       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when its repositories were last looked at
   poll_not_before timestamptz NOT NULL DEFAULT '-infinity',
-  poll_failures   int NOT NULL DEFAULT 0,
+  poll_failures   tally NOT NULL DEFAULT 0,
   poll_error      text,
   take_token      uuid,
   take_by         text,

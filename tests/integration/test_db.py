@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import psycopg
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from tests.support import rows
 from tireless.errors import StoreError, StoreUnavailable
 from tireless.store import db
-from tireless.store.db import Connection, Pool
+from tireless.store.db import FIRST, LAST, Connection, Pool
 
 TERMINATE_OTHERS = """
 SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
@@ -74,16 +74,20 @@ async def test_a_broken_pool_connection_is_not_handed_out(pool: Pool, conn: Conn
         assert await one(pooled, "SELECT pg_backend_pid()") != before
 
 
-async def test_to_borrow_a_connection_asks_nothing_of_the_server(pool: Pool, conn: Connection) -> None:
-    """It costs no round trip: the last thing the server heard is what the last borrower said."""
+async def test_to_borrow_a_connection_asks_nothing_of_the_server(dsn: str, conn: Connection) -> None:
+    """It costs no round trip: the last thing the server heard is what the last borrower said.
+
+    A pool of one: another would grow when its first borrower is faster than its first connection.
+    """
     heard = """
     SELECT query FROM pg_stat_activity
-     WHERE datname = current_database() AND application_name = 'tireless test pool'
+     WHERE datname = current_database() AND application_name = 'tireless lender'
     """
-    async with pool.connection() as pooled:
-        await pooled.execute("SELECT 'the last word'")
-    async with pool.connection():
-        assert await rows.rows(conn, heard) == [{"query": "SELECT 'the last word'"}]
+    async with db.pool(dsn, min_size=1, max_size=1, application_name="tireless lender") as pool:
+        async with pool.connection() as pooled:
+            await pooled.execute("SELECT 'the last word'")
+        async with pool.connection():
+            assert await rows.rows(conn, heard) == [{"query": "SELECT 'the last word'"}]
 
 
 async def test_an_exhausted_pool_is_unavailable(dsn: str) -> None:
@@ -119,6 +123,23 @@ async def test_the_clock_is_the_databases(conn: Connection) -> None:
     assert first < second
     assert first.utcoffset() == timedelta(0)
     assert abs(datetime.now(UTC) - first) < timedelta(minutes=1)
+
+
+async def test_a_time_that_no_clock_shows_is_read_as_a_very_early_or_late_one(dsn: str, pool: Pool) -> None:
+    """A row that somebody changed to `infinity` must not make its whole list unreadable, and may be reckoned with."""
+    written = ("infinity", "-infinity", "290000-01-01", "10000-01-01", "4000-01-01 BC", "2026-11-30 12:00+02")
+    told = [LAST, FIRST, LAST, LAST, FIRST, datetime(2026, 11, 30, 10, tzinfo=UTC)]
+    query = "SELECT m::timestamptz FROM unnest(%(written)s::text[]) WITH ORDINALITY AS w (m, n) ORDER BY n"
+    alone = await db.connect(dsn, application_name="tireless test")
+    try:
+        async with pool.connection() as pooled:
+            for conn in (alone, pooled):
+                found = await conn.execute(query.encode(), {"written": list(written)})
+                assert [row[0] for row in await found.fetchall()] == told
+    finally:
+        await alone.close()
+    for zone in (timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
+        assert FIRST.astimezone(zone) - timedelta(days=300) < LAST.astimezone(zone) + timedelta(days=300)
 
 
 async def test_a_transaction_rolls_back_and_nests(conn: Connection) -> None:

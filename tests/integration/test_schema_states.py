@@ -12,6 +12,7 @@ import pytest
 from tests.support import rows
 from tireless.domain import job as drawn
 from tireless.domain.job import TERMINAL, TRANSITIONS, Kind, Parked, State, Wait
+from tireless.domain.labels import Role
 from tireless.domain.outcome import Outcome
 from tireless.errors import StoreError
 from tireless.store import steer
@@ -24,12 +25,13 @@ ME = RunnerId("r1", "h1", uuid4())
 
 
 async def allowed(conn: Connection, constraint: str) -> set[str]:
-    """The text values that a CHECK lists."""
+    """The text values that a CHECK lists: one by one, in an array, or as the alternatives of a pattern."""
     query = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %(name)s"
     told = str(await rows.value(conn, query, name=constraint))
-    return set(re.findall(r"'([a-z_]+)'::text", told)) | set(
-        ",".join(re.findall(r"'\{([a-z_,]+)\}'", told)).split(",")
-    ) - {""}
+    if pattern := re.search(r"\^\(([a-z_|]+)\)\$", told):
+        return set(pattern[1].split("|"))
+    listed = {word for words in re.findall(r"'\{([a-z_,]+)\}'", told) for word in words.split(",")}
+    return listed | set(re.findall(r"'([a-z_]+)'::text", told))
 
 
 async def test_the_constraints_know_the_enums(conn: Connection) -> None:
@@ -42,6 +44,7 @@ async def test_the_constraints_know_the_enums(conn: Connection) -> None:
         "attempt_outcome_known": Outcome,
     }.items():
         assert await allowed(conn, constraint) == {str(value) for value in enum}
+    assert await allowed(conn, "counted_are_roles_of_labels") == {str(role) for role in Role}
     assert await allowed(conn, "terminal_is_finished") == {str(state) for state in TERMINAL}
     assert await allowed(conn, "not_before_reason_known") == {Wait.BLOCKED.value, Wait.BACKOFF.value}
 

@@ -40,6 +40,16 @@ async def test_an_expired_lease_returns_the_job(conn: Connection) -> None:
     assert await rows.events(conn, made.job_id) == [("expire", "claimed", "pending", None)]
 
 
+async def test_a_claim_whose_attempt_is_gone_is_taken_back(conn: Connection) -> None:
+    """Somebody deleted it by hand: no end of it can be recorded, and the job must not stay claimed for ever."""
+    made = await rows.job(conn, state="claimed")
+    await conn.execute("DELETE FROM attempt")
+    await rows.expire(conn, made.job_id)
+    assert await expire_stale_claims(conn) == 1
+    assert (await rows.row(conn, "job", made.job_id))["state"] == "pending"
+    assert await rows.events(conn, made.job_id) == [("expire", "claimed", "pending", None)]
+
+
 async def test_a_live_lease_is_not_touched(conn: Connection) -> None:
     """A claim made or renewed this second is safe, however often the sweep runs."""
     made = await rows.job(conn, state="claimed", lease_s=60.0)

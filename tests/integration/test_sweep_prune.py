@@ -54,10 +54,11 @@ async def test_each_end_is_kept_as_long_as_it_should_be(conn: Connection) -> Non
 async def test_what_outlives_its_job(conn: Connection) -> None:
     """Issues with their answered marks, children, verdicts, and a rerun of the pruned job."""
     made = await rows.job(conn, state="delivered", kind="plan")
+    now = await rows.value(conn, "SELECT clock_timestamp()")
+    await rows.child(conn, made.issue_id, "z", ended_at=now, ended_reason="closed")
     await rows.change(conn, "issue", made.issue_id, answered_event=77, children_done=1)
     child = await rows.child(conn, made.issue_id, "a", job_id=made.job_id, attempt_id=made.attempt_id, number=3)
     verdict = {"event_id": 77, "allowed": True, "reason": "writer", "actor_id": 7, "actor_login": "ada"}
-    now = await rows.value(conn, "SELECT clock_timestamp()")
     await rows.insert(conn, "verdict", issue_id=made.issue_id, entry_at=now, **verdict)
     rerun = await rows.job(conn, issue_id=made.issue_id, rerun_of=made.job_id)
     await age(conn, made, 365)

@@ -10,14 +10,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
 
 from psycopg import AsyncCursor, sql
-from psycopg.abc import Buffer
 from psycopg.rows import dict_row
-from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import Jsonb
 
 from tireless.domain.issue import content_hash
@@ -64,13 +61,21 @@ async def insert(conn: Connection, table: str, **columns: object) -> dict[str, o
 
 
 async def change(conn: Connection, table: str, key: object, **columns: object) -> dict[str, object]:
-    """Update the columns of one row, by `id` (by `name` for lane and forge), and return it whole."""
+    """Update the columns of one row, by `id` (by `name` for lane and forge), and return it whole.
+
+    A job's claim_no as well, which nobody but a claim may change.
+    """
     statement = sql.SQL("UPDATE {} SET {} WHERE {} = %(_key)s RETURNING *").format(
         sql.Identifier(table),
         sql.SQL(", ").join(sql.SQL("{} = {}").format(sql.Identifier(c), sql.Placeholder(c)) for c in columns),
         sql.Identifier(_key_of(table)),
     )
-    return await _one(conn, statement, {**columns, "_key": key})
+    if "claim_no" in columns:
+        await conn.execute("ALTER TABLE job DISABLE TRIGGER claim_no_counts_claims")
+    changed = await _one(conn, statement, {**columns, "_key": key})
+    if "claim_no" in columns:
+        await conn.execute("ALTER TABLE job ENABLE TRIGGER claim_no_counts_claims")
+    return changed
 
 
 async def row(conn: Connection, table: str, key: object) -> dict[str, object]:
@@ -95,18 +100,8 @@ async def value(conn: Connection, query: str, **params: object) -> object:
     return next(iter(found[0].values()))
 
 
-class _Timestamps(TimestamptzLoader):
-    """Reads the infinities as the first and the last time there is; psycopg refuses them."""
-
-    def load(self, data: Buffer) -> datetime:
-        ends = {b"-infinity": datetime.min.replace(tzinfo=UTC), b"infinity": datetime.max.replace(tzinfo=UTC)}
-        return ends[bytes(data)] if bytes(data) in ends else super().load(data)
-
-
 def _cursor(conn: Connection) -> AsyncCursor[dict[str, object]]:
-    cursor = conn.cursor(row_factory=dict_row)
-    cursor.adapters.register_loader("timestamptz", _Timestamps)
-    return cursor
+    return conn.cursor(row_factory=dict_row)
 
 
 def _key_of(table: str) -> str:

@@ -7,13 +7,15 @@ import functools
 import re
 import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import ParamSpec, TypeAlias, TypeVar
 
 import psycopg
 import stamina
 from psycopg import conninfo, sql
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader
 from psycopg.rows import TupleRow
 from psycopg.types.json import Jsonb
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
@@ -128,6 +130,10 @@ async def in_transaction(pool: Pool, work: Callable[[Connection], Awaitable[T]],
                 return await work(conn)
     raise AssertionError("stamina re-raises the last error")
 
+
+FIRST, LAST = datetime(2, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, tzinfo=UTC)
+"""What stands for `-infinity`, `infinity` and all else before and after the years of Python: times that any zone can
+show and that hours can be added to. One row with such a time must not make a whole list unreadable."""
 
 CLOCK = "SELECT clock_timestamp()"
 
@@ -293,5 +299,25 @@ def _parsed(url: str) -> ConnDict:
     return parts
 
 
+class _Moments(Loader):
+    """Reads a timestamptz that no datetime can hold as FIRST or LAST."""
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        found = psycopg.adapters.get_loader(oid, self.format)
+        if found is None:
+            raise StoreError(f"psycopg knows no loader for type {oid}: reinstall it")
+        self._datetimes = found(oid, context)
+
+    def load(self, data: Buffer) -> object:
+        """A datetime in UTC."""
+        try:
+            return self._datetimes.load(data)
+        except psycopg.DataError:
+            text = bytes(data)
+            return FIRST if text.startswith(b"-") or text.endswith(b"BC") else LAST
+
+
 async def _configure(conn: Connection) -> None:
+    conn.adapters.register_loader("timestamptz", _Moments)
     await conn.execute(SESSION)

@@ -1,0 +1,170 @@
+"""Every number, time and document of every row at its end: refused by name, or whatever is done and asked goes on.
+
+One row that somebody changed by hand must not stop the claims and ends of a lane, nor empty a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+import pytest
+
+from tests.support import rows
+from tests.support.transitions import CASES, there
+from tireless.domain.labels import LabelScheme
+from tireless.errors import Refused, StoreError
+from tireless.store import inspect_jobs, inspect_places, lanes, sweep, tell
+from tireless.store.comparing import recheck
+from tireless.store.db import Connection, constraint_of, transaction
+from tireless.store.explaining import explain
+from tireless.store.history import recall
+from tireless.store.known import known_of
+from tireless.store.look import take_looks
+from tireless.store.owners import take_owner
+from tireless.store.polls import poll_sooner, take_repository
+from tireless.store.publish import take_publishing
+
+COLUMNS = """
+SELECT c.table_name AS of, c.column_name AS name, c.data_type AS type FROM information_schema.columns c
+  JOIN information_schema.tables t USING (table_schema, table_name)
+ WHERE c.table_schema = 'public' AND t.table_type = 'BASE TABLE' AND c.is_identity = 'NO'
+   AND c.data_type = ANY (%(types)s::text[])
+ ORDER BY 1, 2
+"""
+NUMBERS: dict[str, Sequence[str]] = {
+    "integer": ("2147483647", "-2147483648"),
+    "bigint": ("9223372036854775807", "-9223372036854775808"),
+    "double precision": ("1e308", "-1e308"),
+    "numeric": ("1e30",),
+}
+SHAPES: dict[str, Sequence[str]] = {
+    "timestamp with time zone": ("'infinity'", "'-infinity'", "'290000-01-01'"),
+    "jsonb": ("'[]'", "'null'", "'5'", "'[null]'", """'{"a": {}}'"""),
+    "integer": ("2147483647",),
+    "bigint": ("9223372036854775807",),
+}
+FORGES = [rows.FORGE]
+
+Asks = Callable[[Connection, rows.Made], Awaitable[object]]
+ASKED: dict[str, Asks] = {
+    "jobs": lambda conn, _: inspect_jobs.job_rows(conn),
+    "a job": lambda conn, of: inspect_jobs.job_detail(conn, of.job_id),
+    "its output": lambda conn, of: inspect_jobs.attempt_output(conn, of.job_id),
+    "events": lambda conn, _: inspect_jobs.event_rows(conn),
+    "children": lambda conn, of: inspect_jobs.children_of(conn, rows.REPO, of.number),
+    "issues": lambda conn, _: inspect_places.issue_rows(conn, told=False),
+    "repositories": lambda conn, _: inspect_places.repository_rows(conn, all_known=True),
+    "runners": lambda conn, _: inspect_places.runner_rows(conn),
+    "looks": lambda conn, _: inspect_places.look_rows(conn),
+    "metrics": lambda conn, _: inspect_places.stats(conn),
+    "explain": lambda conn, of: explain(conn, rows.REPO, of.number, scheme=LabelScheme()),
+    "lanes": lambda conn, _: lanes.lane_rows(conn),
+    "holds": lambda conn, _: lanes.hold_rows(conn),
+    "marks": lambda conn, _: lanes.lane_marks(conn),
+    "what went before": lambda conn, of: recall(conn, of.job_id),
+    "what intake knows": lambda conn, of: known_of(
+        conn, of.repository_id, of.number, offset=timedelta(), scheme=LabelScheme(), people=()
+    ),
+    "the mirror": lambda conn, _: tell.take_due(conn, FORGES, by="m", take_s=60, unanswered_s=60),
+    "a picture": lambda conn, of: tell.picture(conn, of.issue_id),
+    "what was told": lambda conn, _: recheck(conn, after_s=60),
+    "the poller": lambda conn, _: take_repository(conn, FORGES, by="p", full_scan_s=60),
+    "its search": lambda conn, _: take_owner(conn, FORGES, by="p"),
+    "its schedule": lambda conn, _: poll_sooner(conn, FORGES, poll_s=60, full_scan_s=3600),
+    "its looks": lambda conn, _: take_looks(conn, FORGES, limit=9),
+    "the publisher": lambda conn, _: take_publishing(conn, FORGES, by="p", take_s=60, unanswered_s=60),
+    "pruning": lambda conn, _: sweep.prune(conn, retention=sweep.Retention()),
+    "the clock": lambda conn, _: sweep.clock_and_leases(conn),
+    "ending holds": lambda conn, _: sweep.end_holds(conn),
+    "waking": lambda conn, _: sweep.wake_due(conn),
+    "taking back": lambda conn, _: sweep.expire_stale_claims(conn),
+}
+MORE = """
+INSERT INTO look (repository_id, number, why) SELECT id, 77, 'why' FROM repository;
+INSERT INTO lane_hold (lane, source, reason, held_by, until)
+SELECT name, 'operator', 'why', 'ada', now() + interval '1 h' FROM lane;
+INSERT INTO lane_breaker (lane, failures) SELECT name, 4 FROM lane;
+INSERT INTO owner_poll (forge, owner, asked_at, poll_not_before) SELECT name, 'acme', now(), now() FROM forge;
+INSERT INTO runner (name, host, uid, pid, slots, lanes, version)
+SELECT 'r', 'h', gen_random_uuid(), 1, 1, '{claude}', '1'
+"""
+"""Rows of the tables that a job alone does not fill."""
+
+
+async def spoilt(conn: Connection, where: str, value: str) -> str | None:
+    """Write a value into a column of every row, at once or not at all; the constraint that refuses it."""
+    table, column = where.split(".")
+    try:
+        async with transaction(conn, "writing nonsense"):
+            await conn.execute(f"UPDATE {table} SET {column} = {value}".encode())  # noqa: S608 - ours, all three
+            await conn.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except StoreError as error:
+        return constraint_of(error) or str(error)
+    return None
+
+
+async def fault(conn: Connection, act: Callable[[], Awaitable[object]]) -> str | None:
+    """What stops it; not that it is properly refused. What it did is undone."""
+    try:
+        async with conn.transaction(force_rollback=True):
+            await act()
+    except Refused:
+        return None
+    except Exception as error:  # noqa: BLE001 - whatever it is: that is what is looked for
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+async def columns(conn: Connection, values: dict[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Each column of these types with each of its values."""
+    found = await rows.rows(conn, COLUMNS, types=[*values])
+    return [(f"{each['of']}.{each['name']}", value) for each in found for value in values[str(each["type"])]]
+
+
+@pytest.mark.long
+async def test_a_number_at_its_end_stops_nothing(conn: Connection) -> None:
+    """In each of them, whatever leads to a transition: a counter that cannot grow would fail a whole lane for ever."""
+    faults, accepted = {}, set()
+    names = ", ".join(str(row["name"]) for row in await rows.rows(conn, TABLES))
+    # Where a repository has a limit an end goes alone: another answer, and no fault.
+    everywhere = [each for each in await columns(conn, NUMBERS) if not each[0].startswith("repository.max_")]
+    for key, some in CASES.items():
+        for one in some:
+            made = await one.prepare(conn)
+            for statement in MORE.split(";"):
+                await conn.execute(f"{statement} ON CONFLICT DO NOTHING".encode())
+            for where, value in everywhere:
+                async with conn.transaction(force_rollback=True):
+                    if await spoilt(conn, where, value) is None:
+                        accepted.add((where, value))
+                        if why := await fault(conn, lambda one=one, made=made: one.do(conn, made)):  # type: ignore[misc]
+                            faults[(where, value, key[0])] = why
+            await conn.execute(f"TRUNCATE {names} CASCADE".encode())
+    assert faults == {}
+    assert len(accepted) > 20
+
+
+TABLES = """
+SELECT c.relname AS name FROM pg_class c
+ WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND c.relname <> 'schema_migration'
+"""
+
+
+@pytest.mark.long
+async def test_what_no_clock_shows_and_nobody_expects_empties_no_list(conn: Connection) -> None:
+    """Times without an end or beyond the years there are, documents of another shape: all that reads them reads on."""
+    made = await there("publishing")(conn)
+    for statement in MORE.split(";"):
+        await conn.execute(statement.encode())
+    assert {name: why for name, ask in ASKED.items() if (why := await fault(conn, lambda: ask(conn, made)))} == {}  # noqa: B023
+    faults, accepted = {}, set()
+    for where, value in await columns(conn, SHAPES):
+        async with conn.transaction(force_rollback=True):
+            if await spoilt(conn, where, value) is None:
+                accepted.add((where, value))
+                for name, ask in ASKED.items():
+                    if why := await fault(conn, lambda ask=ask: ask(conn, made)):  # type: ignore[misc]
+                        faults[(where, value, name)] = why
+    assert faults == {}
+    assert len(accepted) > 50
