@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
 from tests.support import rows
+from tests.support.transitions import CASES, Case, Do, there
+from tireless.domain.labels import LabelScheme
 from tireless.domain.outcome import Outcome
 from tireless.store import tell
+from tireless.store.children import created_lately
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection
+from tireless.store.dependencies import refresh_own_waits
+from tireless.store.explaining import explain
+from tireless.store.history import recall
+from tireless.store.inspect_jobs import attempt_output, event_rows, job_detail
 from tireless.store.inspect_places import stats
+from tireless.store.jobs import lock_kin, refresh_waits
+from tireless.store.known import known_of
+from tireless.store.lanes import hold_rows
 from tireless.store.look import take_looks
+from tireless.store.polls import take_repository
+from tireless.store.publish import children_of, family_numbers, take_publishing
 from tireless.store.settle import Ending, Word, settle, settle_together
-from tireless.store.sweep import Retention, expire_stale_claims, prune, wake_due
+from tireless.store.sweep import Retention, clock_and_leases, expire_stale_claims, prune, wake_due, wake_full
 from tireless.store.usage import usage_sums
 
 MANY = 3000
@@ -50,18 +63,23 @@ SELECT i.repository_id, i.number, 'later', now() + interval '1 h' FROM issue i W
 INSERT INTO mirror (issue_id, not_before) SELECT i.id, now() + interval '1 h' FROM issue i WHERE i.number > 10000;
 INSERT INTO child (plan_issue_id, job_id, attempt_id, key, position, title, body, kind, issue_id, number, sent_at,
                    ended_at, ended_reason)
-SELECT p.id, 0, 0, 'k', 1, 't', 'b', 'implement', i.id, i.number, now(), now(), 'closed'
+SELECT p.id, p.id, i.id, 'k', 1, 't', 'b', 'implement', i.id, i.number, now(), now(), 'closed'
   FROM issue i JOIN issue p ON p.repository_id = i.repository_id AND p.number = 10001 + i.number % 3000
  WHERE i.number > 10000;
 RESET session_replication_role;
 ANALYZE
 """
 READ = """
-SELECT pg_stat_get_xact_tuples_returned(c.oid) + pg_stat_get_xact_tuples_fetched(c.oid)
-       + (SELECT sum(pg_stat_get_xact_tuples_returned(x.indexrelid)) FROM pg_index x WHERE x.indrelid = c.oid)
-  FROM pg_class c WHERE c.oid = %(table)s::regclass
+SELECT c.relname AS name,
+       pg_stat_get_xact_tuples_returned(c.oid) + pg_stat_get_xact_tuples_fetched(c.oid)
+       + (SELECT sum(pg_stat_get_xact_tuples_returned(x.indexrelid)) FROM pg_index x WHERE x.indrelid = c.oid) AS read
+  FROM pg_class c WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace
 """
-"""Rows of a table, and entries of its indexes, that this transaction has read."""
+
+
+async def reads(conn: Connection) -> dict[str, int]:
+    """Rows of each table, and entries of its indexes, that this transaction has read."""
+    return {str(row["name"]): int(str(row["read"])) for row in await rows.rows(conn, READ)}
 
 
 EXPLAIN_ALL = """
@@ -87,6 +105,9 @@ async def running(conn: Connection) -> list[Claim]:
     return sorted(claims, key=lambda claim: (claim.repo.name != "widgets", claim.job_id))
 
 
+Act = Callable[[Connection, list[Claim]], Awaitable[object]]
+
+
 async def limited(conn: Connection, _claims: list[Claim]) -> None:
     """A claim where a limit of the repository is counted."""
     await conn.execute("UPDATE attempt SET repository_id = (SELECT id FROM repository WHERE name = 'limited')")
@@ -109,7 +130,17 @@ async def taken(conn: Connection, _claims: list[Claim]) -> None:
     await tell.take_due(conn, [rows.FORGE], by="m", take_s=60, unanswered_s=60)
 
 
-Act = Callable[[Connection, list[Claim]], Awaitable[object]]
+def of_plan(act: Callable[[Connection, int], Awaitable[object]]) -> Act:
+    """Something that is asked of a plan's issue and its children."""
+
+    async def asks(conn: Connection, _claims: list[Claim]) -> object:
+        plan = await rows.value(conn, "SELECT id FROM issue WHERE number = 11000")
+        assert isinstance(plan, int)
+        return await act(conn, plan)
+
+    return asks
+
+
 ACTS: list[tuple[str, str, Act]] = [
     ("settle", "child", alone),
     ("settle", "job", alone),
@@ -124,6 +155,13 @@ ACTS: list[tuple[str, str, Act]] = [
     ("prune", "request", lambda conn, _: prune(conn, retention=Retention.all(30))),
     ("take_looks", "look", lambda conn, _: take_looks(conn, [rows.FORGE], limit=10)),
     ("take_due", "mirror", taken),
+    ("a plan's picture", "child", of_plan(tell.picture)),
+    ("a plan's picture", "job", of_plan(tell.picture)),
+    ("locking a plan's kin", "child", of_plan(lock_kin)),
+    ("a plan's children were closed", "child", of_plan(refresh_waits)),
+    ("a plan's children were closed", "job", of_plan(refresh_waits)),
+    ("children created within the hour", "child", of_plan(created_lately)),
+    ("numbers of a plan's children", "child", of_plan(family_numbers)),
     ("usage of a day", "attempt", lambda conn, _: usage_sums(conn, days=1)),
 ]
 
@@ -134,27 +172,94 @@ async def test_it_reads_nothing_that_is_over_or_asleep(
 ) -> None:
     """With fresh statistics, in a session of its own, of three thousand rows that do not concern it."""
     async with conn.transaction(force_rollback=True):
-        before = int(str(await rows.value(conn, READ, table=table)))
+        before = (await reads(conn))[table]
         await act(conn, running)
-        assert int(str(await rows.value(conn, READ, table=table))) - before <= FEW, name
+        assert (await reads(conn))[table] - before <= FEW, name
+
+
+@pytest.mark.parametrize("table", ["job", "attempt", "child"])
+async def test_to_prune_a_job_reads_what_points_at_it(conn: Connection, running: list[Claim], table: str) -> None:
+    """A child, a child of its attempt and the job that was run again let go of it: theirs are looked for, no others."""
+    old, other, *_ = running
+    await alone(conn, running)
+    pointing = """
+    UPDATE child SET job_id = %(old)s WHERE id = (SELECT min(id) FROM child);
+    UPDATE child SET attempt_id = (SELECT id FROM attempt WHERE job_id = %(old)s)
+     WHERE id = (SELECT max(id) FROM child);
+    UPDATE job SET rerun_of = %(old)s WHERE id = %(other)s;
+    SET session_replication_role = replica;
+    UPDATE job SET finished_at = now() - interval '100 days' WHERE id = %(old)s;
+    RESET session_replication_role
+    """
+    for statement in pointing.split(";"):
+        await conn.execute(statement.encode(), {"old": old.job_id, "other": other.job_id})
+    async with conn.transaction(force_rollback=True):
+        before = (await reads(conn))[table]
+        assert await prune(conn, retention=Retention.all(30)) == 1
+        assert (await reads(conn))[table] - before <= FEW
+
+
+STATES: tuple[tuple[str, dict[str, bool]], ...] = (("publishing", {}), ("waiting", {"hold": True}), ("delivered", {}))
+HOT: dict[str, Do] = {
+    "explain": lambda conn, at: explain(conn, rows.REPO, at.number, scheme=LabelScheme()),
+    "a job's page": lambda conn, at: job_detail(conn, at.job_id),
+    "its output": lambda conn, at: attempt_output(conn, at.job_id),
+    "its events": lambda conn, at: event_rows(conn, job_id=at.job_id),
+    "what went before": lambda conn, at: recall(conn, at.job_id),
+    "what intake knows": lambda conn, at: known_of(
+        conn, at.repository_id, at.number, offset=timedelta(), scheme=LabelScheme(), people=()
+    ),
+    "whom it waits for": lambda conn, at: refresh_own_waits(conn, at.job_id),
+    "its picture": lambda conn, at: tell.picture(conn, at.issue_id),
+    "a mirror's turn": lambda conn, _: tell.take_due(conn, [rows.FORGE], by="m", take_s=60, unanswered_s=60),
+    "a poll's turn": lambda conn, _: take_repository(conn, [rows.FORGE], by="p", full_scan_s=60),
+    "a publisher's turn": lambda conn, _: take_publishing(conn, [rows.FORGE], by="p", take_s=60, unanswered_s=60),
+    "its children to publish": lambda conn, at: children_of(conn, at.job_id, unanswered_s=60),
+    "the holds": lambda conn, _: hold_rows(conn),
+    "the clock": lambda conn, _: clock_and_leases(conn),
+    "what fills up": lambda conn, _: wake_full(conn),
+}
+"""What is asked for one job or at every tick, beside the transitions."""
+
+
+async def test_no_transition_and_no_tick_reads_what_is_over(conn: Connection) -> None:
+    """Of no table more than a few, whatever the act: all ways into all transitions, and all that is asked often."""
+    acts = [(" ".join(map(str, key)), one) for key, some in CASES.items() for one in some]
+    acts += [(name, Case(there(state, **columns), act)) for name, act in HOT.items() for state, columns in STATES]
+    await rows.repository(conn, "acme/widgets")
+    await conn.execute(MUCH.encode())
+    prepared = [(name, one, await one.prepare(conn)) for name, one in acts]
+    await conn.execute("ANALYZE")
+    excess: dict[tuple[str, str], int] = {}
+    for name, one, made in prepared:
+        async with conn.transaction(force_rollback=True):
+            before = await reads(conn)
+            await one.do(conn, made)
+            after = await reads(conn)
+            excess |= {
+                (name, table): after[table] - before[table] for table in after if after[table] - before[table] > FEW
+            }
+    assert excess == {}
 
 
 async def test_runs_of_a_day_are_not_counted_from_the_first_day(conn: Connection, running: list[Claim]) -> None:
     """Where a repository has a limit each claim and each end counts the day's runs."""
     async with conn.transaction(force_rollback=True):
-        before = int(str(await rows.value(conn, READ, table="attempt")))
+        before = (await reads(conn))["attempt"]
         today = await rows.value(conn, "SELECT runs_today(id) FROM repository WHERE name = 'widgets'")
         assert today == 3
-        assert int(str(await rows.value(conn, READ, table="attempt"))) - before <= FEW
+        assert (await reads(conn))["attempt"] - before <= FEW
 
 
 async def test_what_metrics_count_of_history_is_a_day_of_it(conn: Connection, running: list[Claim]) -> None:
     """Each scrape counts what lives, which is three thousand that sleep, and what ended within a day: nothing."""
     asleep = 2 * MANY  # each by its entry in the index and its row
     async with conn.transaction(force_rollback=True):
-        before = int(str(await rows.value(conn, READ, table="job")))
+        before = (await reads(conn))["job"]
+        attempts = (await reads(conn))["attempt"]
         assert (await stats(conn)).delivered_today == 0
-        assert int(str(await rows.value(conn, READ, table="job"))) - before <= asleep + FEW
+        assert (await reads(conn))["job"] - before <= asleep + FEW
+        assert (await reads(conn))["attempt"] - attempts <= FEW
 
 
 async def test_what_the_mirror_is_told_of_costs_a_walk_of_it(conn: Connection, running: list[Claim]) -> None:

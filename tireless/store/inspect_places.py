@@ -213,9 +213,11 @@ SELECT n.pending, n.waiting, n.parked, n.claimed, n.publishing, n.oldest_pending
                  AS oldest_pending_s,
                extract(epoch FROM clock_timestamp() - min(j.claimed_at))::float8 AS oldest_claim_s,
                count(*) FILTER (WHERE j.claim_expires_at < clock_timestamp()) AS expired_claims,
-               extract(epoch FROM clock_timestamp() - min(a.ended_at) FILTER (WHERE j.state = 'publishing'))::float8
-                 AS oldest_publishing_s
-          FROM job j LEFT JOIN attempt a ON a.id = j.result_attempt
+               -- by itself: attempts joined to all of these jobs are read from the first to the last
+               (SELECT extract(epoch FROM clock_timestamp() - min(a.ended_at))::float8
+                  FROM job o JOIN attempt a ON a.id = o.result_attempt
+                 WHERE o.state = 'publishing') AS oldest_publishing_s
+          FROM job j
          WHERE j.state IN ('pending', 'waiting', 'claimed', 'publishing')) n,
        (SELECT count(*) FILTER (WHERE j.state = 'delivered') AS delivered_today,
                count(*) FILTER (WHERE j.state = 'failed') AS failed_today,

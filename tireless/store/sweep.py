@@ -80,14 +80,19 @@ WITH again AS MATERIALIZED (
    WHERE c.job_id = ANY (%(ids)s::bigint[])
       OR c.attempt_id = ANY (ARRAY(SELECT a.id FROM attempt a WHERE a.job_id = ANY (%(ids)s::bigint[])))
      FOR NO KEY UPDATE SKIP LOCKED
+), pointed_at AS MATERIALIZED (
+  SELECT j.rerun_of AS id FROM job j
+   WHERE j.rerun_of = ANY (%(ids)s::bigint[]) AND j.id <> ALL (ARRAY(SELECT g.id FROM again g))
+   UNION ALL
+  SELECT c.job_id FROM child c
+   WHERE c.job_id = ANY (%(ids)s::bigint[]) AND c.id <> ALL (ARRAY(SELECT b.id FROM born b))
+   UNION ALL
+  SELECT (SELECT a.job_id FROM attempt a WHERE a.id = c.attempt_id) FROM child c
+   WHERE c.attempt_id = ANY (ARRAY(SELECT a.id FROM attempt a WHERE a.job_id = ANY (%(ids)s::bigint[])))
+     AND c.id <> ALL (ARRAY(SELECT b.id FROM born b))
 ), gone AS (
   DELETE FROM job o
-   WHERE o.id = ANY (%(ids)s::bigint[])
-     AND NOT EXISTS (SELECT FROM job j WHERE j.rerun_of = o.id AND j.id <> ALL (ARRAY(SELECT g.id FROM again g)))
-     AND NOT EXISTS (SELECT FROM child c
-                      WHERE c.job_id = o.id AND c.id <> ALL (ARRAY(SELECT b.id FROM born b)))
-     AND NOT EXISTS (SELECT FROM attempt a JOIN child c ON c.attempt_id = a.id
-                      WHERE a.job_id = o.id AND c.id <> ALL (ARRAY(SELECT b.id FROM born b)))
+   WHERE o.id = ANY (%(ids)s::bigint[]) AND o.id <> ALL (ARRAY(SELECT p.id FROM pointed_at p))
   RETURNING 1
 )
 SELECT count(*) FROM gone
