@@ -192,9 +192,9 @@ async def test_claim_answered_after_its_deadline_is_lost(bench: Bench) -> None:
 
 async def test_agent_is_dead_before_its_lease_ends_when_renewals_hang(bench: Bench, door: DatabaseProxy) -> None:
     """A database that swallows the renewal without an answer: the agent and all it started are gone in time."""
-    await rows.lane(bench.conn, lease_s=20.0)
+    await rows.lane(bench.conn, lease_s=30.0)
     made = await bench.job([stray(), wait()])
-    runner, task = await bench.begin(leases_dsn=door.dsn, margin_s=8.0)
+    runner, task = await bench.begin(leases_dsn=door.dsn, margin_s=14.0)
     child, agent = await bench.gate.line("stray"), await bench.gate.line()
     door.stall()
     await gone(agent.pid, child.pid)

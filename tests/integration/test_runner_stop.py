@@ -384,9 +384,9 @@ async def test_agent_that_stops_its_guard_pays_for_it(bench: Bench) -> None:
 
 async def test_stopped_runner_loses_its_agent_in_time(bench: Bench) -> None:
     """Stopped by SIGSTOP a runner renews nothing, its guard ends the agent in time; continued, it writes nothing."""
-    await rows.lane(bench.conn, lease_s=20.0)
+    await rows.lane(bench.conn, lease_s=30.0)
     made = await bench.job(HOLDS_STILL)
-    process = await bench.process(margin_s=8.0)
+    process = await bench.process(margin_s=14.0)
     child, agent = await bench.gate.line("stray"), await bench.gate.line()
     process.send_signal(signal.SIGSTOP)
     await gone(agent.pid, child.pid)
