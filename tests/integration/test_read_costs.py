@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support import rows
-from tests.support.transitions import CASES, Case, Do, there
+from tests.support.transitions import CASES, Do, there
 from tireless.domain.labels import LabelScheme
 from tireless.domain.outcome import Outcome
 from tireless.store import tell
@@ -224,17 +224,18 @@ HOT: dict[str, Do] = {
 
 async def test_no_transition_and_no_tick_reads_what_is_over(conn: Connection) -> None:
     """Of no table more than a few, whatever the act: all ways into all transitions, and all that is asked often."""
-    acts = [(" ".join(map(str, key)), one) for key, some in CASES.items() for one in some]
-    acts += [(name, Case(there(state, **columns), act)) for name, act in HOT.items() for state, columns in STATES]
     await rows.repository(conn, "acme/widgets")
     await conn.execute(MUCH.encode())
-    prepared = [(name, one, await one.prepare(conn)) for name, one in acts]
+    acts = [(" ".join(map(str, key)), one.do, await one.prepare(conn)) for key, some in CASES.items() for one in some]
+    for state, columns in STATES:
+        made = await there(state, **columns)(conn)
+        acts += [(name, ask, made) for name, ask in HOT.items()]
     await conn.execute("ANALYZE")
     excess: dict[tuple[str, str], int] = {}
-    for name, one, made in prepared:
+    for name, act, made in acts:
         async with conn.transaction(force_rollback=True):
             before = await reads(conn)
-            await one.do(conn, made)
+            await act(conn, made)
             after = await reads(conn)
             excess |= {
                 (name, table): after[table] - before[table] for table in after if after[table] - before[table] > FEW

@@ -5,13 +5,13 @@ One row that somebody changed by hand must not stop the claims and ends of a lan
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from tests.support import rows
-from tests.support.transitions import CASES, there
+from tests.support.transitions import CASES, Do, there
 from tireless.domain.labels import LabelScheme
 from tireless.errors import Refused, StoreError
 from tireless.store import inspect_jobs, inspect_places, lanes, sweep, tell
@@ -32,6 +32,10 @@ SELECT c.table_name AS of, c.column_name AS name, c.data_type AS type FROM infor
    AND c.data_type = ANY (%(types)s::text[])
  ORDER BY 1, 2
 """
+TABLES = """
+SELECT c.relname AS name FROM pg_class c
+ WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND c.relname <> 'schema_migration'
+"""
 NUMBERS: dict[str, Sequence[str]] = {
     "integer": ("2147483647", "-2147483648"),
     "bigint": ("9223372036854775807", "-9223372036854775808"),
@@ -46,8 +50,7 @@ SHAPES: dict[str, Sequence[str]] = {
 }
 FORGES = [rows.FORGE]
 
-Asks = Callable[[Connection, rows.Made], Awaitable[object]]
-ASKED: dict[str, Asks] = {
+ASKED: dict[str, Do] = {
     "jobs": lambda conn, _: inspect_jobs.job_rows(conn),
     "a job": lambda conn, of: inspect_jobs.job_detail(conn, of.job_id),
     "its output": lambda conn, of: inspect_jobs.attempt_output(conn, of.job_id),
@@ -104,11 +107,11 @@ async def spoilt(conn: Connection, where: str, value: str) -> str | None:
     return None
 
 
-async def fault(conn: Connection, act: Callable[[], Awaitable[object]]) -> str | None:
+async def fault(conn: Connection, act: Do, made: rows.Made) -> str | None:
     """What stops it; not that it is properly refused. What it did is undone."""
     try:
         async with conn.transaction(force_rollback=True):
-            await act()
+            await act(conn, made)
     except Refused:
         return None
     except Exception as error:  # noqa: BLE001 - whatever it is: that is what is looked for
@@ -138,17 +141,11 @@ async def test_a_number_at_its_end_stops_nothing(conn: Connection) -> None:
                 async with conn.transaction(force_rollback=True):
                     if await spoilt(conn, where, value) is None:
                         accepted.add((where, value))
-                        if why := await fault(conn, lambda one=one, made=made: one.do(conn, made)):  # type: ignore[misc]
+                        if why := await fault(conn, one.do, made):
                             faults[(where, value, key[0])] = why
             await conn.execute(f"TRUNCATE {names} CASCADE".encode())
     assert faults == {}
     assert len(accepted) > 20
-
-
-TABLES = """
-SELECT c.relname AS name FROM pg_class c
- WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND c.relname <> 'schema_migration'
-"""
 
 
 @pytest.mark.long
@@ -157,14 +154,14 @@ async def test_what_no_clock_shows_and_nobody_expects_empties_no_list(conn: Conn
     made = await there("publishing")(conn)
     for statement in MORE.split(";"):
         await conn.execute(statement.encode())
-    assert {name: why for name, ask in ASKED.items() if (why := await fault(conn, lambda: ask(conn, made)))} == {}  # noqa: B023
+    assert {name: why for name, ask in ASKED.items() if (why := await fault(conn, ask, made))} == {}
     faults, accepted = {}, set()
     for where, value in await columns(conn, SHAPES):
         async with conn.transaction(force_rollback=True):
             if await spoilt(conn, where, value) is None:
                 accepted.add((where, value))
                 for name, ask in ASKED.items():
-                    if why := await fault(conn, lambda ask=ask: ask(conn, made)):  # type: ignore[misc]
+                    if why := await fault(conn, ask, made):
                         faults[(where, value, name)] = why
     assert faults == {}
     assert len(accepted) > 50
