@@ -133,7 +133,7 @@ async def test_what_people_said_since_is_for_an_agent(case: Case) -> None:
 
 async def test_answered_question_is_for_an_agent(case: Case) -> None:
     """A later attempt asked a question: the earlier work knows nothing of the answer."""
-    await case.conn.execute("UPDATE job SET claim_no = 2")
+    await rows.change(case.conn, "job", case.made.job_id, claim_no=2)
     at = await now(case.conn)
     await rows.attempt(case.conn, case.made.job_id, ended_at=at, outcome="needs_input", burned=True)
     assert await case.adopt((case.branch, COMMIT)) is None

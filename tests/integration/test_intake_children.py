@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from tests.support import rows
 from tests.support.ingest import GO, IMPLEMENT, PLAN, Ingest
 from tests.support.ingested import *  # noqa: F403 - the fixtures
+from tireless.domain.outcome import Outcome
+from tireless.store.deliver import return_to_pending
 from tireless.store.gone import missed
+from tireless.store.look import write_look
+from tireless.store.publish import take_publishing
+from tireless.store.record import RecordedResult, record_result
+from tireless.store.settle import Ending, settle
 
 
 async def planned(ingest: Ingest, *, delivered: bool = True) -> tuple[int, int, int]:
@@ -70,6 +78,43 @@ async def test_a_child_put_on_waits_for_its_open_sibling_and_wakes_when_it_is_cl
     await ingest.poll()
     assert (await ingest.issue(plan))["children_done"] == 1
     assert await ingest.events((await ingest.job(second))["id"]) == ["enqueue", "wake", "wait", "wake"]
+
+
+async def test_a_child_that_comes_back_waits_for_a_sibling_opened_while_it_ran(ingest: Ingest) -> None:
+    """And no more for one that was closed again before it came back; given back by its runner or by the publisher."""
+    _, first, second = await planned(ingest)
+    await ingest.ask(GO, number=second)
+    await ingest.stage.alice.close(ingest.stage.path, first)
+    await ingest.poll()
+
+    async def news(act: Callable[[str, int], Awaitable[object]]) -> None:
+        await act(ingest.stage.path, first)
+        await write_look(ingest.conn, ingest.repository_id, first, why="a hook")  # a poll would read both
+        while await ingest.poller.tick():
+            pass
+
+    for published in (False, True):
+        for again in (True, False):
+            claim = await ingest.claim()
+            ending = Ending(outcome=Outcome.SHUTDOWN)
+            if published:
+                result = RecordedResult(result={"outcome": "done"}, branch="b", commit_sha="c")
+                await record_result(ingest.conn, claim.job_id, claim.token, result)
+                ending = Ending(outcome=Outcome.DONE)
+                await settle(ingest.conn, claim.job_id, claim.token, ending)
+            await news(ingest.stage.alice.reopen)
+            if again:
+                await news(ingest.stage.alice.close)
+            if published:
+                delivery = await take_publishing(ingest.conn, [claim.repo.forge], by="p", take_s=60.0, unanswered_s=0.0)
+                assert delivery is not None
+                await return_to_pending(ingest.conn, delivery, by="p", found=None)
+            else:
+                await settle(ingest.conn, claim.job_id, claim.token, ending)
+            expected = ("pending", []) if again else ("waiting", [f"acme/widgets#{first}"])
+            assert (published, again, await waits(ingest, second)) == (published, again, expected)
+        await news(ingest.stage.alice.close)
+        assert await waits(ingest, second) == ("pending", [])
 
 
 async def test_a_child_waits_for_its_plan_until_that_has_ended(ingest: Ingest) -> None:

@@ -437,11 +437,11 @@ async def test_a_cancel_before_the_first_create_stops_it(both: Both) -> None:
 async def test_stale_branches_are_deleted_when_no_job_is_left(both: Both) -> None:
     """Branches of attempts that were not settled go, the delivered one and one somebody works on stay."""
     made = await both.publishing()
-    for name in ("stale", "worked-on"):
+    for claim_no, name in enumerate(("stale", "worked-on"), start=2):
         sha = await both.stage.bot.commit(both.repo.path, f"{name}.txt", "x", new_branch=f"tireless/x-{name}.1")
         if name == "worked-on":
             await both.stage.alice.commit(both.repo.path, "more.txt", "x", branch=f"tireless/x-{name}.1")
-        await both.conn.execute("UPDATE job SET claim_no = claim_no + 1 WHERE id = %s", [made.job_id])
+        await rows.change(both.conn, "job", made.job_id, claim_no=claim_no)
         await rows.attempt(
             both.conn, made.job_id, recorded=True, commit_sha=sha, branch=f"tireless/x-{name}.1",
             ended_at=await rows.value(both.conn, "SELECT now()"), outcome="retry", burned=True,

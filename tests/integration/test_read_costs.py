@@ -16,7 +16,7 @@ from tireless.store import tell
 from tireless.store.children import created_lately
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection
-from tireless.store.dependencies import refresh_own_waits
+from tireless.store.dependencies import look_at_dependents, refresh_own_waits
 from tireless.store.explaining import explain
 from tireless.store.history import recall
 from tireless.store.inspect_jobs import attempt_output, event_rows, job_detail
@@ -130,6 +130,11 @@ async def taken(conn: Connection, _claims: list[Claim]) -> None:
     await tell.take_due(conn, [rows.FORGE], by="m", take_s=60, unanswered_s=60)
 
 
+async def looked_at(conn: Connection, plan: int) -> None:
+    """Looks at all that waits for an issue."""
+    await look_at_dependents(conn, 1, 11001, plan_issue_id=plan, why="closed")
+
+
 def of_plan(act: Callable[[Connection, int], Awaitable[object]]) -> Act:
     """Something that is asked of a plan's issue and its children."""
 
@@ -158,6 +163,8 @@ ACTS: list[tuple[str, str, Act]] = [
     ("a plan's picture", "child", of_plan(tell.picture)),
     ("a plan's picture", "job", of_plan(tell.picture)),
     ("locking a plan's kin", "child", of_plan(lock_kin)),
+    ("a plan's child was closed", "child", of_plan(looked_at)),
+    ("a plan's child was closed", "job", of_plan(looked_at)),
     ("a plan's children were closed", "child", of_plan(refresh_waits)),
     ("a plan's children were closed", "job", of_plan(refresh_waits)),
     ("children created within the hour", "child", of_plan(created_lately)),

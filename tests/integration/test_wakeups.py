@@ -273,7 +273,7 @@ async def acts(conn: Connection) -> dict[str, tuple[Act, set[Wake]]]:
         "refresh_waits": (lambda c, r: refresh_waits(c, plan, ring=r), {LANE}),
         "refresh_own_waits": (lambda c, r: refresh_own_waits(c, blocked.job_id, ring=r), {LANE}),
         "look_at_dependents": (
-            lambda c, r: look_at_dependents(c, place, looked.number, why="closed", ring=r),
+            lambda c, r: look_at_dependents(c, place, looked.number, plan_issue_id=None, why="closed", ring=r),
             {LOOK},
         ),
         "write_look": (lambda c, r: write_look(c, place, 1, why="now", ring=r), {LOOK}),

@@ -72,7 +72,7 @@ async def apply(
     await _end_child(conn, snapshot, known)
     made = await _act(conn, snapshot, known, issue_id, triage, rules, ring)
     live = known.standing.live
-    if live is not None and reading.dependencies is not None:
+    if live is not None:
         await refresh_own_waits(conn, live.id, ring=ring)
     if live is not None and asked is not None and asked.cannot_tell is None:
         await store_answers(conn, live.id, asked.answers)
@@ -91,7 +91,9 @@ async def apply(
     await forge_shows(conn, issue_id, statuses, comments=_bots_own(reading, rules), asked_at=reading.asked_at)
     if known.open is not None and known.open is not (snapshot.state is IssueState.OPEN):
         why = "what blocks it was closed or opened"
-        await look_at_dependents(conn, known.repository_id, snapshot.number, why=why, ring=ring)
+        await look_at_dependents(
+            conn, known.repository_id, snapshot.number, plan_issue_id=known.plan_issue_id, why=why, ring=ring
+        )
     if not isinstance(triage.decision, Ignore) or triage.code != known.code:
         await notify(conn, "tireless_mirror", ring=ring)
     if live is not None and live.state is State.PENDING:

@@ -58,13 +58,14 @@ async def store_dependencies(
         await conn.execute(STORE_DEPENDENCIES, values)
 
 
-# A running job keeps it for when it comes back.
+# A job that runs or is published keeps it for when it comes back.
 REFRESH_OWN_WAITS = """
 WITH old AS MATERIALIZED (
   SELECT j.id, j.state, issue_waits_for(j.issue_id, j.kind) AS waits FROM job j
-   WHERE j.id = %(job_id)s AND j.state IN ('pending', 'waiting', 'claimed') FOR NO KEY UPDATE
+   WHERE j.id = %(job_id)s AND j.state IN ('pending', 'waiting', 'claimed', 'publishing') FOR NO KEY UPDATE
 ), moved AS (
-  UPDATE job SET waits_for = old.waits, state = CASE WHEN old.state = 'claimed' THEN 'claimed' ELSE 'waiting' END
+  UPDATE job SET waits_for = old.waits,
+                 state = CASE WHEN old.state IN ('claimed', 'publishing') THEN old.state ELSE 'waiting' END
     FROM old WHERE job.id = old.id AND job.waits_for IS DISTINCT FROM old.waits
   RETURNING job.id, old.state AS was, job.state, job.reason, job.lane, job.waits_for
 ), told AS (
@@ -87,11 +88,18 @@ async def refresh_own_waits(conn: Connection, job_id: int, *, ring: Ring | None 
 LOOK_AT_DEPENDENTS = """
 WITH noted AS (
   INSERT INTO look (repository_id, number, why)
-  SELECT DISTINCT i.repository_id, i.number, %(why)s
-    FROM dependency d
-    JOIN issue i ON i.id = d.issue_id
-    JOIN job j ON j.issue_id = i.id AND j.state IN ('pending', 'waiting', 'claimed')
-   WHERE d.repository_id = %(repository_id)s AND d.number = %(number)s
+  SELECT i.repository_id, i.number, %(why)s
+    FROM (SELECT d.issue_id FROM dependency d
+            JOIN job j ON j.issue_id = d.issue_id AND j.state IN ('pending', 'waiting', 'claimed', 'publishing')
+           WHERE d.repository_id = %(repository_id)s AND d.number = %(number)s
+           UNION
+          -- Of its plan those that run: what rests was told (refresh_waits), these keep it for when they come back.
+          SELECT j.issue_id FROM job j
+           WHERE j.state IN ('claimed', 'publishing')
+             AND j.issue_id = ANY (%(plan_issue_id)s::bigint
+                                   || ARRAY(SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s))
+         ) waits
+    JOIN issue i ON i.id = waits.issue_id
    ORDER BY i.repository_id, i.number
   ON CONFLICT (repository_id, number) DO UPDATE
      SET written_at = clock_timestamp(), why = EXCLUDED.why, failures = 0, error = NULL, not_before = '-infinity'
@@ -102,10 +110,25 @@ SELECT CASE WHEN %(notify)s::boolean THEN pg_notify('tireless_look', '') END FRO
 
 
 async def look_at_dependents(
-    conn: Connection, repository_id: int, number: int, *, why: str, ring: Ring | None = None
+    conn: Connection,
+    repository_id: int,
+    number: int,
+    *,
+    plan_issue_id: int | None,
+    why: str,
+    ring: Ring | None = None,
 ) -> None:
-    """An issue was closed, opened again, or is gone: issues of any repository that wait for it are read again."""
-    values = {"repository_id": repository_id, "number": number, "why": why, "notify": ring is None}
+    """An issue was closed, opened again, or is gone: issues of any repository that wait for it are read again.
+
+    `plan_issue_id`: of the plan it is a child of.
+    """
+    values = {
+        "repository_id": repository_id,
+        "number": number,
+        "plan_issue_id": plan_issue_id,
+        "why": why,
+        "notify": ring is None,
+    }
     with translate(f"looking at what waits for issue {number} of repository {repository_id}"):
         noted = await (await conn.execute(LOOK_AT_DEPENDENTS, values)).fetchone()
     if noted is not None and ring is not None:

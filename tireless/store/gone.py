@@ -72,5 +72,7 @@ async def missed(
         await call_off(conn, job[0], Cancelled.GONE)
     if kin is not None:
         await refresh_waits(conn, kin[1], ring=ring)
-    await look_at_dependents(conn, repository_id, number, why="what blocked it is gone", ring=ring)
+    plan = kin[1] if kin is not None else None
+    why = "what blocked it is gone"
+    await look_at_dependents(conn, repository_id, number, plan_issue_id=plan, why=why, ring=ring)
     return Missing.GONE
