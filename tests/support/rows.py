@@ -60,21 +60,28 @@ async def insert(conn: Connection, table: str, **columns: object) -> dict[str, o
     return await _one(conn, statement, columns)
 
 
+_KEPT = {("job", "claim_no"): "claim_no_counts_claims"} | {
+    ("attempt", column): "attempt_stays_its_claims" for column in ("job_id", "claim_no", "token")
+}
+"""The triggers that keep columns what they are."""
+
+
 async def change(conn: Connection, table: str, key: object, **columns: object) -> dict[str, object]:
     """Update the columns of one row, by `id` (by `name` for lane and forge), and return it whole.
 
-    A job's claim_no as well, which nobody but a claim may change.
+    What nobody may change by hand as well: such rows exist, they only come about otherwise.
     """
+    triggers = [sql.Identifier(name) for name in sorted({_KEPT[table, c] for c in columns if (table, c) in _KEPT})]
     statement = sql.SQL("UPDATE {} SET {} WHERE {} = %(_key)s RETURNING *").format(
         sql.Identifier(table),
         sql.SQL(", ").join(sql.SQL("{} = {}").format(sql.Identifier(c), sql.Placeholder(c)) for c in columns),
         sql.Identifier(_key_of(table)),
     )
-    if "claim_no" in columns:
-        await conn.execute("ALTER TABLE job DISABLE TRIGGER claim_no_counts_claims")
+    for name in triggers:
+        await conn.execute(sql.SQL("ALTER TABLE {} DISABLE TRIGGER {}").format(sql.Identifier(table), name))
     changed = await _one(conn, statement, {**columns, "_key": key})
-    if "claim_no" in columns:
-        await conn.execute("ALTER TABLE job ENABLE TRIGGER claim_no_counts_claims")
+    for name in triggers:
+        await conn.execute(sql.SQL("ALTER TABLE {} ENABLE TRIGGER {}").format(sql.Identifier(table), name))
     return changed
 
 
