@@ -4,10 +4,15 @@
 -- Of an amount: nothing is less than NaN and more than any cap, and what is below zero would be money to spend.
 -- Domains, not checks of their tables: each statement on a table parses all of its checks, whatever it writes.
 CREATE DOMAIN usd AS numeric CONSTRAINT usd_is_an_amount CHECK (VALUE >= 0 AND VALUE < 'Infinity');
--- How often something happened: there is always a next time.
+-- How often something happened: there is always a next time. At its end it stays there: what could not be counted would not be
+-- done either, and nothing of the lane with it.
 CREATE DOMAIN tally AS int CONSTRAINT tally_counts_up CHECK (VALUE BETWEEN 0 AND 1000000000);
 -- The first, the second, the third of something: there is always a next one.
 CREATE DOMAIN ordinal AS bigint CONSTRAINT ordinal_has_a_next CHECK (VALUE BETWEEN -1000000000000000000 AND 1000000000000000000);
+CREATE FUNCTION once_more(n int) RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT least(n, 999999999) + 1 $$;
+CREATE FUNCTION next_after(n bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT least(n, 999999999999999999) + 1 $$;
+-- A time that is compared for being the same, or that the forge is asked from: one that can be read as what it is.
+CREATE DOMAIN moment AS timestamptz CONSTRAINT moment_has_a_year CHECK (VALUE BETWEEN '0002-01-01 00:00Z' AND '9998-12-31 00:00Z');
 -- What an agent says it used. Sums are made of these three; the bound is the one under which they are read.
 CREATE DOMAIN usage_said AS jsonb CONSTRAINT usage_is_counted CHECK (
   CASE jsonb_typeof(VALUE -> 'usd') WHEN 'number' THEN (VALUE ->> 'usd')::numeric BETWEEN 0 AND 9007199254740992
@@ -51,9 +56,9 @@ CREATE TABLE repository (
   max_runs_per_day  int,
   limits_by         text,                                    -- who set them: the configuration, or `repos limit`
   -- the poll: cursor, take, backoff
-  since             timestamptz,                             -- forge time; null: scan everything
-  newest_seen       timestamptz,                             -- forge time: greatest updated_at stored
-  newest_first_seen_at timestamptz,                          -- when that stamp was first met, our clock
+  since             moment,                                  -- forge time; null: scan everything
+  newest_seen       moment,                                  -- forge time: greatest updated_at stored
+  newest_first_seen_at moment,                               -- when that stamp was first met, our clock
   poll_not_before   timestamptz NOT NULL DEFAULT '-infinity',
   polled_at         timestamptz,                             -- when the last poll that saw all there was to see was begun
   full_scan_at      timestamptz,
@@ -163,7 +168,7 @@ CREATE TABLE issue (
   created_at     timestamptz NOT NULL,                       -- forge time
   updated_at     timestamptz NOT NULL,                       -- forge time
   asked_at       timestamptz NOT NULL,                       -- when the read that is stored here was sent
-  seen_at        timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when its answer was stored
+  seen_at        moment NOT NULL DEFAULT clock_timestamp(),  -- when its answer was stored
   settled        boolean NOT NULL DEFAULT false,             -- read well after updated_at: the same stamp means the same issue
   gone_since     timestamptz,                                -- first of the two 404s that make "gone"
   -- the approved text: what an agent works from
@@ -190,7 +195,7 @@ CREATE TABLE issue (
     labels = jsonb_path_query_array(labels, '$[*] ? (@.id.type() == "number" && @.name.type() == "string")')),
   CONSTRAINT details_have_names CHECK (jsonb_typeof(triage_details) = 'object'),
   CONSTRAINT counted_are_roles_of_labels CHECK (CASE jsonb_typeof(counted) WHEN 'object' THEN
-    NOT jsonb_path_exists(counted, '$.keyvalue() ? (!(@.key like_regex "^[0-9]{1,18}$") || @.value.type() != "string"
+    NOT jsonb_path_exists(counted, '$.keyvalue() ? (!(@.key like_regex "^[0-9]{1,19}$") || @.value.type() != "string"
       || !(@.value like_regex "^(opt_in|kind|agent|hold|priority|status|unknown)$"))') ELSE false END),
   CONSTRAINT approved_text_is_whole CHECK (num_nonnulls(approved_hash, approved_title, approved_body, approved_by, approved_at) IN (0, 5)),
   CONSTRAINT body_bounded CHECK (octet_length(body) <= 1048576 AND octet_length(approved_body) <= 1048576)
@@ -449,7 +454,7 @@ CREATE TABLE answer (
 CREATE TABLE look (
   repository_id bigint NOT NULL REFERENCES repository (id),
   number        int NOT NULL,
-  written_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+  written_at    moment NOT NULL DEFAULT clock_timestamp(),
   not_before    timestamptz NOT NULL DEFAULT '-infinity',
   why           text NOT NULL,
   failures      tally NOT NULL DEFAULT 0,

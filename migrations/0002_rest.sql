@@ -16,7 +16,7 @@ CREATE FUNCTION next_turn(in_lane text, in_priority smallint, in_repository bigi
 LANGUAGE sql VOLATILE AS $$
   SELECT greatest(
     coalesce(first_turn(in_lane, in_priority), 0),
-    coalesce((SELECT j.turn + 1 FROM job j
+    coalesce((SELECT next_after(j.turn) FROM job j
                WHERE j.state = 'pending' AND j.repository_id = in_repository AND j.lane = in_lane AND j.priority = in_priority
                ORDER BY j.turn DESC LIMIT 1), 0))
 $$;
@@ -123,13 +123,13 @@ CREATE TRIGGER children_done_have_ended AFTER UPDATE OF children_done ON issue F
 -- The mirror is level-triggered: it is told that something changed, never what.
 CREATE FUNCTION mirror_changed(of_issue bigint) RETURNS void LANGUAGE sql AS $$
   INSERT INTO mirror (issue_id) VALUES (of_issue)
-  ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1
+  ON CONFLICT (issue_id) DO UPDATE SET changed = next_after(mirror.changed)
 $$;
 -- Once a statement, however many jobs it moves; by issue, so that two statements never wait for each other.
 CREATE FUNCTION job_made() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO mirror (issue_id) SELECT DISTINCT n.issue_id FROM made n ORDER BY 1
-  ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1;
+  ON CONFLICT (issue_id) DO UPDATE SET changed = next_after(mirror.changed);
   RETURN NULL;
 END $$;
 CREATE TRIGGER job_mirror_insert AFTER INSERT ON job REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION job_made();
@@ -142,7 +142,7 @@ BEGIN
     EXCEPT
     SELECT id, issue_id, state, reason, kind, lane, attempts, pull_request, question, publish_reason, waits_for, not_before FROM before) d
    ORDER BY 1
-  ON CONFLICT (issue_id) DO UPDATE SET changed = mirror.changed + 1;
+  ON CONFLICT (issue_id) DO UPDATE SET changed = next_after(mirror.changed);
   RETURN NULL;
 END $$;
 CREATE TRIGGER job_mirror_update AFTER UPDATE ON job REFERENCING OLD TABLE AS before NEW TABLE AS after FOR EACH STATEMENT

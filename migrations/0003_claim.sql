@@ -40,6 +40,15 @@ BEGIN
     FOR NO KEY UPDATE;
 END $$;
 
+-- Counted, not added to: whatever somebody did to a child by hand, the next end of one sets it right. Not before whoever ends
+-- another one at this moment has committed, else that one would be missed.
+CREATE FUNCTION count_children(of_plan bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM FROM issue i WHERE i.id = of_plan FOR NO KEY UPDATE;
+  UPDATE issue SET children_done = (SELECT count(*) FROM child c WHERE c.plan_issue_id = of_plan AND c.ended_at IS NOT NULL)
+   WHERE id = of_plan;
+END $$;
+
 -- Whoever ended jobs calls this in the same transaction, once: their issues are looked at again, a delivered child ends and
 -- is counted at its plan (once: a child that has ended is not found), what was recorded but never created is dropped.
 -- The caller wakes the poller and the mirror.
@@ -48,17 +57,18 @@ END $$;
 CREATE FUNCTION jobs_ended(of_jobs bigint[]) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   plan  bigint;
-  plans bigint[] := '{}';
+  plans bigint[];
 BEGIN
-  FOR plan IN
+  WITH delivered AS (
     UPDATE child c SET ended_at = clock_timestamp(), ended_reason = 'delivered'
       FROM job j
      WHERE j.id = ANY (of_jobs) AND j.state = 'delivered' AND c.issue_id = j.issue_id AND c.ended_at IS NULL
     RETURNING c.plan_issue_id
-  LOOP
-    UPDATE issue SET children_done = children_done + 1 WHERE id = plan;
+  )
+  SELECT coalesce(array_agg(DISTINCT d.plan_issue_id ORDER BY d.plan_issue_id), '{}') INTO plans FROM delivered d;
+  FOREACH plan IN ARRAY plans LOOP
+    PERFORM count_children(plan);
     PERFORM mirror_changed(plan);
-    plans := plans || plan;
   END LOOP;
   DELETE FROM child c WHERE c.job_id = ANY (of_jobs) AND c.sent_at IS NULL AND c.number IS NULL AND c.ended_at IS NULL;
   INSERT INTO look (repository_id, number, why)
@@ -468,8 +478,8 @@ BEGIN
   VALUES (j.lane, 'quota', clock_timestamp() + make_interval(secs => least(secs, longest)), because, 'runner ' || j.claimed_by, j.id)
   ON CONFLICT (lane, source, host) DO UPDATE
     SET until = greatest(lane_hold.until, EXCLUDED.until), reason = EXCLUDED.reason, held_by = EXCLUDED.held_by,
-        job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
-  UPDATE lane_breaker SET quotas = quotas + 1 WHERE lane = j.lane AND counts;
+        job_id = EXCLUDED.job_id, grown = once_more(lane_hold.grown);
+  UPDATE lane_breaker SET quotas = once_more(quotas) WHERE lane = j.lane AND counts;
   RETURN counts AND j.given_back > 0 AND j.given_back_by IS DISTINCT FROM 'repository' AND j.id = coalesce(h.job_id, cause);
 END $$;
 
@@ -496,7 +506,7 @@ DECLARE
 BEGIN
   b := breaker_of(j.lane);
   UPDATE lane_breaker k
-     SET failures = k.failures + 1,
+     SET failures = once_more(k.failures),
          -- Only how many differ is asked, and never beyond a handful.
          issues = CASE WHEN j.issue_id = ANY (k.issues) OR cardinality(k.issues) >= 20 THEN k.issues ELSE k.issues || j.issue_id END
    WHERE k.lane = j.lane
@@ -511,7 +521,7 @@ BEGIN
           b.failures || ' failures in a row over ' || cardinality(b.issues) || ' issues', 'runner ' || j.claimed_by, j.id)
   ON CONFLICT DO NOTHING;  -- held already: this attempt was claimed before that
   IF FOUND THEN
-    UPDATE lane_breaker SET opened = opened + 1 WHERE lane = j.lane;
+    UPDATE lane_breaker SET opened = once_more(opened) WHERE lane = j.lane;
   END IF;
 END $$;
 
@@ -564,7 +574,7 @@ BEGIN
     VALUES (j.lane, 'setup', j.claimed_host, clock_timestamp() + make_interval(secs => (policy ->> 'setup_hold_s')::float8),
             cannot_start, 'runner ' || j.claimed_by, j.id)
     ON CONFLICT (lane, source, host) DO UPDATE
-      SET until = EXCLUDED.until, reason = EXCLUDED.reason, held_by = EXCLUDED.held_by, job_id = EXCLUDED.job_id, grown = lane_hold.grown + 1;
+      SET until = EXCLUDED.until, reason = EXCLUDED.reason, held_by = EXCLUDED.held_by, job_id = EXCLUDED.job_id, grown = once_more(lane_hold.grown);
   END IF;
   RETURN outcome = 'quota' AND hold_for_quota(j, asked_s, because, policy);
 END $$;
@@ -665,7 +675,7 @@ BEGIN
   FOR m IN
     WITH mine AS MATERIALIZED (
       SELECT s.*, j.claim_no, j.claimed_by, j.cancel_requested, j.fresh_from, j.attempts >= j.max_attempts AS is_last, b.back_by,
-             CASE WHEN b.back_by <> j.given_back_by THEN 1 WHEN b.back_by IS NOT NULL THEN j.given_back + 1 WHEN s.burns THEN 0
+             CASE WHEN b.back_by <> j.given_back_by THEN 1 WHEN b.back_by IS NOT NULL THEN once_more(j.given_back) WHEN s.burns THEN 0
                   ELSE j.given_back END AS back
         FROM jsonb_to_recordset(ends) AS s (
                job_id bigint, token uuid, outcome text, burns boolean, "to" text, code text, parked text, question text,
@@ -786,7 +796,8 @@ END $$;
 
 -- Take back claims whose lease has ended: asked to cancel, else a recorded result, else none left, else pending again.
 -- Waits for nobody: what is locked is renewed or settled at this moment. How many moved, and whom that wakes.
-CREATE FUNCTION expire_claims(up_to int, notify boolean, OUT moved int, OUT wakes text[]) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION expire_claims(up_to int, notify boolean, OUT moved int, OUT wakes text[]) LANGUAGE plpgsql
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   stale bigint[];
   ended bigint[] := '{}';
@@ -806,8 +817,9 @@ BEGIN
       SELECT j.id, j.claim_token, j.claim_no, j.claimed_by, a.id AS attempt_id, a.recorded_at IS NOT NULL AS recorded,
              coalesce((a.usage ->> 'usd')::numeric, 0) AS usd,
              (SELECT right(string_agg(o.text, '' ORDER BY o.seq), 16000) FROM output_chunk o WHERE o.attempt_id = a.id) AS output
-        -- Taken back also where somebody deleted the attempt: nobody else would.
-        FROM job j LEFT JOIN attempt a ON a.job_id = j.id AND a.claim_no = j.claim_no AND a.job_id = ANY (stale)
+        FROM job j
+        -- Taken back also where somebody deleted the attempt: nobody else would. One by one, however many there are thought to be.
+        LEFT JOIN LATERAL (SELECT * FROM attempt o WHERE o.job_id = j.id AND o.claim_no = j.claim_no OFFSET 0) a ON true
        WHERE j.id = ANY (stale)
     ), moved AS (
       UPDATE job j

@@ -110,9 +110,9 @@ $$;
 CREATE TABLE owner_poll (
   forge           text NOT NULL REFERENCES forge (name),
   owner           text NOT NULL,                              -- in small letters
-  since           timestamptz,                                -- as repository has them
-  newest_seen     timestamptz,
-  newest_first_seen_at timestamptz,
+  since           moment,                                     -- as repository has them
+  newest_seen     moment,
+  newest_first_seen_at moment,
   asked_at        timestamptz NOT NULL,                       -- our clock, before what set the cursor was asked for
   listed_at       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when its repositories were last looked at
   poll_not_before timestamptz NOT NULL DEFAULT '-infinity',

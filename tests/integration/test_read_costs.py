@@ -229,6 +229,17 @@ HOT: dict[str, Do] = {
 """What is asked for one job or at every tick, beside the transitions."""
 
 
+@pytest.mark.parametrize("table", ["job", "attempt"])
+async def test_to_take_back_a_hundred_claims_reads_those(conn: Connection, running: list[Claim], table: str) -> None:
+    """A batch of them is looked for one by one: what ended before is not read with it."""
+    for _ in range(100):
+        await rows.job(conn, state="claimed", lease_s=-1.0)
+    async with conn.transaction(force_rollback=True):
+        before = (await reads(conn))[table]
+        assert await expire_stale_claims(conn, limit=100) == 100
+        assert (await reads(conn))[table] - before <= 10 * 100
+
+
 async def test_no_transition_and_no_tick_reads_what_is_over(conn: Connection) -> None:
     """Of no table more than a few, whatever the act: all ways into all transitions, and all that is asked often."""
     await rows.repository(conn, "acme/widgets")

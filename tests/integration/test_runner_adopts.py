@@ -120,7 +120,8 @@ async def test_work_whose_record_went_with_the_database_is_adopted(
         await bench.conn.execute("DELETE FROM job")
         made = await rows.job(bench.conn, bench.stage.path, issue_id=made.issue_id, request_id=made.request_id)
     else:
-        await bench.conn.execute("UPDATE job SET state = 'pending', result_attempt = NULL, attempts = 0, claim_no = 0")
+        gone = {"result_attempt": None, "attempts": 0, "claim_no": 0}
+        await rows.change(bench.conn, "job", made.job_id, state="pending", **gone)
         await bench.conn.execute("DELETE FROM attempt")
     await bench.work(name="r2")
     (mine,) = await bench.attempts(made)

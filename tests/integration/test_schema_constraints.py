@@ -124,6 +124,11 @@ OTHERS: Mapping[str, str] = {
     "UPDATE issue SET children_done = -1": "tally_counts_up",
     "UPDATE issue SET children_done = 1": "children_done_have_ended",
     "UPDATE mirror SET changed = 9223372036854775807": "ordinal_has_a_next",
+    "UPDATE repository SET since = 'infinity'": "moment_has_a_year",
+    "UPDATE issue SET seen_at = '9999-12-31 23:59:59Z'": "moment_has_a_year",
+    "INSERT INTO look (repository_id, number, why, written_at) SELECT id, 1, 'w', 'infinity' FROM repository": (
+        "moment_has_a_year"
+    ),
     "UPDATE repository SET poll_failures = 2147483647": "tally_counts_up",
     "UPDATE lane SET max_attempts = 2147483647": "tally_counts_up",
     "INSERT INTO lane_breaker (lane, quotas) VALUES ('claude', 2147483647)": "tally_counts_up",

@@ -37,13 +37,19 @@ SELECT c.relname AS name FROM pg_class c
  WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND c.relname <> 'schema_migration'
 """
 NUMBERS: dict[str, Sequence[str]] = {
-    "integer": ("2147483647", "-2147483648"),
-    "bigint": ("9223372036854775807", "-9223372036854775808"),
+    "integer": ("2147483647", "-2147483648", "1000000000"),
+    "bigint": ("9223372036854775807", "-9223372036854775808", "1000000000000000000"),
     "double precision": ("1e308", "-1e308"),
     "numeric": ("1e30",),
 }
 SHAPES: dict[str, Sequence[str]] = {
-    "timestamp with time zone": ("'infinity'", "'-infinity'", "'290000-01-01'"),
+    "timestamp with time zone": (
+        "'infinity'",
+        "'-infinity'",
+        "'290000-01-01'",
+        "'9999-12-31 23:59:59Z'",
+        "'0001-01-01Z'",
+    ),
     "jsonb": ("'[]'", "'null'", "'5'", "'[null]'", """'{"a": {}}'"""),
     "integer": ("2147483647",),
     "bigint": ("9223372036854775807",),
@@ -67,7 +73,7 @@ ASKED: dict[str, Do] = {
     "marks": lambda conn, _: lanes.lane_marks(conn),
     "what went before": lambda conn, of: recall(conn, of.job_id),
     "what intake knows": lambda conn, of: known_of(
-        conn, of.repository_id, of.number, offset=timedelta(), scheme=LabelScheme(), people=()
+        conn, of.repository_id, of.number, offset=timedelta(seconds=1), scheme=LabelScheme(), people=()
     ),
     "the mirror": lambda conn, _: tell.take_due(conn, FORGES, by="m", take_s=60, unanswered_s=60),
     "a picture": lambda conn, of: tell.picture(conn, of.issue_id),

@@ -14,6 +14,7 @@ from tireless.domain.outcome import Outcome, burns
 from tireless.errors import StoreError
 from tireless.store.claim import RunnerId, claim_next
 from tireless.store.db import Connection, constraint_of
+from tireless.store.issues import end_child
 from tireless.store.look import Wake
 from tireless.store.record import Answer, append_output, mark_pushed
 from tireless.store.settle import Ending, settle
@@ -159,6 +160,41 @@ async def test_a_rollback_undoes_all_of_it(conn: Connection) -> None:
     assert await rows.events(conn, made.job_id) == []
     assert await rows.rows(conn, "SELECT 1 FROM look") == []
     assert await settle(conn, *made.claim, ending(Outcome.NO_CHANGE)) is Answer.DONE
+
+
+async def test_what_somebody_did_to_children_by_hand_is_counted_with_the_next_end(conn: Connection) -> None:
+    """One that had ended was deleted, or lives again: the others end all the same, and the counter is right again."""
+    plan = await rows.issue(conn)
+    for key in ("one", "two", "three", "four"):
+        made = await rows.job(conn, state="claimed")
+        await rows.child(conn, plan, key, number=made.number, issue_id=made.issue_id)
+        if key == "three":
+            await conn.execute("DELETE FROM child WHERE key = 'one'")
+        if key == "four":
+            await conn.execute("UPDATE child SET ended_at = NULL, ended_reason = NULL WHERE key = 'two'")
+        assert await settle(conn, *made.claim, ending(Outcome.NO_CHANGE)) is Answer.DONE
+        ended = await rows.value(conn, "SELECT count(*) FROM child WHERE ended_at IS NOT NULL")
+        assert (await rows.row(conn, "issue", plan))["children_done"] == ended
+    assert ended == 2
+    child = await rows.value(conn, "SELECT id FROM child WHERE key = 'two'")
+    assert isinstance(child, int)
+    await end_child(conn, child, "closed")
+    assert (await rows.row(conn, "issue", plan))["children_done"] == 3
+
+
+async def test_children_that_end_at_once_are_all_counted(dsn: str) -> None:
+    """Who ends one waits for who ended another of the same plan, and counts that one too."""
+    async with rows.connections(dsn, 3) as (first, second, watcher):
+        plan = await rows.issue(watcher)
+        made = [await rows.job(watcher, state="claimed") for _ in range(3)]
+        for key, job in enumerate(made):
+            await rows.child(watcher, plan, f"k{key}", number=job.number, issue_id=job.issue_id)
+        async with first.transaction():
+            await settle(first, *made[0].claim, ending(Outcome.NO_CHANGE))
+            settling = asyncio.create_task(settle(second, *made[1].claim, ending(Outcome.NO_CHANGE)))
+            await rows.until_blocked(watcher, second)
+        assert await settling is Answer.DONE
+        assert (await rows.row(watcher, "issue", plan))["children_done"] == 2
 
 
 async def test_a_delivered_child_is_counted_once(conn: Connection) -> None:

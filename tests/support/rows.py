@@ -79,10 +79,11 @@ async def change(conn: Connection, table: str, key: object, **columns: object) -
     )
     for name in triggers:
         await conn.execute(sql.SQL("ALTER TABLE {} DISABLE TRIGGER {}").format(sql.Identifier(table), name))
-    changed = await _one(conn, statement, {**columns, "_key": key})
-    for name in triggers:
-        await conn.execute(sql.SQL("ALTER TABLE {} ENABLE TRIGGER {}").format(sql.Identifier(table), name))
-    return changed
+    try:
+        return await _one(conn, statement, {**columns, "_key": key})
+    finally:
+        for name in triggers:
+            await conn.execute(sql.SQL("ALTER TABLE {} ENABLE TRIGGER {}").format(sql.Identifier(table), name))
 
 
 async def row(conn: Connection, table: str, key: object) -> dict[str, object]:

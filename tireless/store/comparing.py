@@ -24,7 +24,7 @@ WITH old AS MATERIALIZED (  -- from the live jobs, few beside all that was ever 
    LIMIT %(limit)s
    FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE mirror m SET changed = m.changed + 1
+UPDATE mirror m SET changed = next_after(m.changed)
  WHERE m.issue_id IN (SELECT issue_id FROM old UNION SELECT issue_id FROM contested)
 """
 
@@ -40,7 +40,7 @@ async def recheck(conn: Connection, *, after_s: float, limit: int = 100) -> int:
 
 # A telling that is newer than the reading has written what the reading shows otherwise.
 FORGE_SHOWS = """
-UPDATE mirror SET changed = changed + 1
+UPDATE mirror SET changed = next_after(changed)
  WHERE issue_id = %(issue_id)s AND changed = told
    AND (%(statuses)s::text[] IS DISTINCT FROM CASE WHEN told_status IS NULL THEN '{}' ELSE ARRAY[told_status] END
         OR (%(comments)s::jsonb IS NOT NULL AND comment_id IS NOT NULL AND told_comment IS NOT NULL

@@ -132,8 +132,8 @@ async def in_transaction(pool: Pool, work: Callable[[Connection], Awaitable[T]],
 
 
 FIRST, LAST = datetime(2, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, tzinfo=UTC)
-"""What stands for `-infinity`, `infinity` and all else before and after the years of Python: times that any zone can
-show and that hours can be added to. One row with such a time must not make a whole list unreadable."""
+"""The first and the last time that is read: what lies before or after, `-infinity` and `infinity` above all, is read as
+these, which any zone can show and hours can be added to. One row must not make a whole list unreadable."""
 
 CLOCK = "SELECT clock_timestamp()"
 
@@ -300,7 +300,7 @@ def _parsed(url: str) -> ConnDict:
 
 
 class _Moments(Loader):
-    """Reads a timestamptz that no datetime can hold as FIRST or LAST."""
+    """Reads a timestamptz before FIRST or after LAST, also where no datetime could hold it, as these."""
 
     def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
         super().__init__(oid, context)
@@ -312,7 +312,7 @@ class _Moments(Loader):
     def load(self, data: Buffer) -> object:
         """A datetime in UTC."""
         try:
-            return self._datetimes.load(data)
+            return min(max(self._datetimes.load(data), FIRST), LAST)
         except psycopg.DataError:
             text = bytes(data)
             return FIRST if text.startswith(b"-") or text.endswith(b"BC") else LAST

@@ -196,14 +196,12 @@ async def request_answered(conn: Connection, request_id: int) -> None:
 
 # A child ends once; its plan counts it once. The plan's issue is locked, and its kin (lock_kin).
 END_CHILD = """
-WITH ended AS (
+WITH ended AS MATERIALIZED (
   UPDATE child SET ended_at = clock_timestamp(), ended_reason = %(reason)s
    WHERE id = %(child_id)s AND ended_at IS NULL
   RETURNING plan_issue_id
-), counted AS (
-  UPDATE issue SET children_done = children_done + 1 WHERE id = (SELECT plan_issue_id FROM ended) RETURNING id
 )
-SELECT mirror_changed(id) FROM counted
+SELECT count_children(plan_issue_id), mirror_changed(plan_issue_id) FROM ended
 """
 
 

@@ -263,7 +263,7 @@ WITH stale AS MATERIALIZED (
    ORDER BY j.priority DESC, j.turn, j.id LIMIT %(limit)s
    FOR NO KEY UPDATE OF m SKIP LOCKED
 )
-UPDATE mirror m SET changed = m.changed + 1 FROM stale WHERE m.issue_id = stale.issue_id
+UPDATE mirror m SET changed = next_after(m.changed) FROM stale WHERE m.issue_id = stale.issue_id
 """
 LANE_LEFT = """
 SELECT EXISTS (SELECT FROM job j JOIN mirror m ON m.issue_id = j.issue_id

@@ -174,7 +174,7 @@ async def drop_look(conn: Connection, repository_id: int, number: int, *, writte
 
 # A look that was written again meanwhile is due as that writing says.
 PUT_OFF = """
-UPDATE look SET take_token = NULL, take_until = NULL, failures = failures + 1, error = %(error)s,
+UPDATE look SET take_token = NULL, take_until = NULL, failures = once_more(failures), error = %(error)s,
                 not_before = CASE WHEN written_at <> %(written_at)s::timestamptz THEN not_before
                                   ELSE clock_timestamp() + make_interval(secs => %(delay_s)s::float8) END
  WHERE repository_id = %(repository_id)s AND number = %(number)s AND take_token = %(token)s
@@ -201,7 +201,7 @@ INSERT INTO look (repository_id, number, why, failures, error, not_before)
 VALUES (%(repository_id)s, %(number)s, %(why)s, 1, %(error)s,
         clock_timestamp() + make_interval(secs => %(base_s)s::float8))
 ON CONFLICT (repository_id, number) DO UPDATE
-   SET failures = look.failures + 1, error = EXCLUDED.error,
+   SET failures = once_more(look.failures), error = EXCLUDED.error,
        not_before = CASE WHEN look.failures = 0 THEN look.not_before ELSE greatest(
          look.not_before, clock_timestamp() + make_interval(
            secs => least(%(cap_s)s::float8, %(base_s)s::float8 * 2 ^ least(look.failures, 20)))) END

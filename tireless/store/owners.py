@@ -165,7 +165,7 @@ async def owner_listed(conn: Connection, row: OwnerRow) -> None:
 
 
 OWNER_FAILED = """
-UPDATE owner_poll SET poll_failures = poll_failures + 1, poll_error = %(error)s,
+UPDATE owner_poll SET poll_failures = once_more(poll_failures), poll_error = %(error)s,
        poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
        take_token = NULL, take_by = NULL, take_until = NULL
  WHERE forge = %(forge)s AND owner = %(owner)s AND take_token = %(token)s

@@ -128,7 +128,7 @@ async def polled(
 
 
 POLL_FAILED = """
-UPDATE repository SET poll_failures = poll_failures + 1, poll_error = %(error)s,
+UPDATE repository SET poll_failures = once_more(poll_failures), poll_error = %(error)s,
        poll_not_before = clock_timestamp() + make_interval(secs => %(delay_s)s::float8),
        take_token = NULL, take_by = NULL, take_until = NULL
  WHERE id = %(id)s AND take_token = %(token)s

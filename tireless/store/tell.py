@@ -230,7 +230,7 @@ COMMENT_SENT = """
 UPDATE mirror
    SET comment_sent_at = clock_timestamp(), comment_at = clock_timestamp(),
        take_until = clock_timestamp() + make_interval(secs => %(take_s)s),
-       creates = CASE WHEN creates_since > clock_timestamp() - interval '1 hour' THEN creates ELSE 0 END + 1,
+       creates = once_more(CASE WHEN creates_since > clock_timestamp() - interval '1 hour' THEN creates ELSE 0 END),
        creates_since = CASE WHEN creates_since > clock_timestamp() - interval '1 hour' THEN creates_since
                             ELSE clock_timestamp() END
  WHERE issue_id = %(issue_id)s AND take_token = %(token)s
