@@ -102,7 +102,7 @@ def test_has_issues_needs_the_forges_own_tracker() -> None:
     [
         ("2026-11-29T23:08:20Z", datetime(2026, 11, 29, 23, 8, 20, tzinfo=UTC)),
         ("2026-11-30T08:08:20+09:00", datetime(2026, 11, 29, 23, 8, 20, tzinfo=UTC)),
-        ("0001-01-01T00:00:00Z", datetime(1, 1, 1, tzinfo=UTC)),
+        ("1970-01-01T00:00:00Z", datetime(1970, 1, 1, tzinfo=UTC)),
     ],
 )
 def test_times_are_read_with_their_offset(text: str, expected: datetime) -> None:
@@ -110,9 +110,21 @@ def test_times_are_read_with_their_offset(text: str, expected: datetime) -> None
     assert reading.moment(text, "t") == expected
 
 
-@pytest.mark.parametrize("data", [None, 5, "", "yesterday", "2026-11-29T23:08:20", "0001-01-01T00:00:00+09:00"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        5,
+        "",
+        "yesterday",
+        "2026-11-29T23:08:20",
+        "0001-01-01T00:00:00+09:00",
+        "0001-01-01T00:00:00Z",
+        "9999-12-31T23:59:59Z",
+    ],
+)
 def test_what_is_no_time_is_a_fault(data: object) -> None:
-    """Also a time without an offset, and one that leaves the calendar in UTC."""
+    """Also a time without an offset, and those at the ends of the calendar: nothing can be asked from there."""
     with pytest.raises(ValueError, match="t "):
         reading.moment(data, "t")
 

@@ -33,7 +33,10 @@ _DRAFT_PREFIXES = ("wip:", "[wip]")
 
 
 def moment(data: object, field: str) -> datetime:
-    """An RFC 3339 time with its offset, as UTC; the forge answers in its own zone."""
+    """An RFC 3339 time with its offset, as UTC; the forge answers in its own zone.
+
+    ValueError also for Go's zero time and what lies at the other end: neither can be reckoned with, nor asked from.
+    """
     if not isinstance(data, str):
         raise ValueError(f"{field} is no time")
     try:
@@ -42,10 +45,9 @@ def moment(data: object, field: str) -> datetime:
         raise ValueError(f"{field} is no time: {data[:40]!r}") from None
     if found.tzinfo is None:
         raise ValueError(f"{field} has no offset: {data[:40]!r}")
-    try:
-        return found.astimezone(UTC)
-    except OverflowError:  # Go's zero time in a zone east of Greenwich
-        raise ValueError(f"{field} is no time: {data[:40]!r}") from None
+    if not 1 < found.year < 9998:
+        raise ValueError(f"{field} is no time: {data[:40]!r}")
+    return found.astimezone(UTC)
 
 
 def mapping(data: object, field: str) -> dict[str, object]:
