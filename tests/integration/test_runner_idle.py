@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -50,9 +51,12 @@ def parent(pid: int) -> int:
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """Seconds these processes ran so far, by the scheduler's own count (nanoseconds, not ticks)."""
-    tasks = [task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()]
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    """Seconds these processes' threads ran so far, by the scheduler's own count (nanoseconds, not ticks)."""
+    ran = 0
+    for task in (task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()):
+        with contextlib.suppress(OSError):  # a thread that ends at this moment
+            ran += int((task / "schedstat").read_text().split()[0])
+    return ran / 1e9
 
 
 def memory(pid: int, *names: str) -> int:

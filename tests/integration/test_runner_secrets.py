@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -39,19 +40,20 @@ def below(pid: int) -> list[int]:
     """A process and everything it started."""
     found = [pid]
     for parent in found:
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            found += [int(child) for child in task.read_text().split()]
+        with contextlib.suppress(OSError):  # a thread or a process that ends at this moment has started nobody any more
+            for task in Path(f"/proc/{parent}/task").glob("*/children"):
+                found += [int(child) for child in task.read_text().split()]
     return found
 
 
 def files_with(root: Path, marker: bytes) -> list[Path]:
     """Files below `root` that contain it, links not followed."""
-    return [
-        Path(directory, name)
-        for directory, _, names in os.walk(root)
-        for name in names
-        if marker in Path(directory, name).read_bytes()
-    ]
+    found = []
+    for path in (Path(directory, name) for directory, _, names in os.walk(root) for name in names):
+        with contextlib.suppress(FileNotFoundError):  # what is gone meanwhile shows nothing to anybody
+            if marker in path.read_bytes():
+                found.append(path)
+    return found
 
 
 async def secretive(bench: Bench, door: DatabaseProxy, **changes: object) -> dict[str, object]:
