@@ -46,6 +46,11 @@ CREATE FUNCTION parts_of(of_issue bigint) RETURNS text[] LANGUAGE sql STABLE AS 
      AND (c.ended_at IS NULL OR (c.ended_reason = 'closed' AND i.open))
 $$;
 
+-- The issues whose jobs may wait for others when a child of this plan ends or lives again: the plan's own, and its children's.
+CREATE FUNCTION kin_of(of_plan bigint) RETURNS bigint[] LANGUAGE sql STABLE AS $$
+  SELECT of_plan || ARRAY(SELECT c.issue_id FROM child c WHERE c.plan_issue_id = of_plan)
+$$;
+
 -- All that a job of this kind of this issue waits for. Of two readings of a blocker, its own and that beside the issue,
 -- the later counts.
 CREATE FUNCTION issue_waits_for(of_issue bigint, of_kind text) RETURNS text[] LANGUAGE sql STABLE AS $$

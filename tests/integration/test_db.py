@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta, timezone
 
 import psycopg
@@ -12,6 +13,7 @@ from tireless.errors import StoreError, StoreUnavailable
 from tireless.store import db
 from tireless.store.db import FIRST, LAST, Connection, Pool
 
+SECOND = timedelta(seconds=1)
 TERMINATE_OTHERS = """
 SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -125,7 +127,9 @@ async def test_the_clock_is_the_databases(conn: Connection) -> None:
     assert abs(datetime.now(UTC) - first) < timedelta(minutes=1)
 
 
-async def test_a_time_that_no_clock_shows_is_read_as_a_very_early_or_late_one(dsn: str, pool: Pool) -> None:
+async def test_a_time_that_no_clock_shows_is_read_as_a_very_early_or_late_one(
+    dsn: str, pool: Pool, conn: Connection
+) -> None:
     """A row that somebody changed to `infinity` must not make its whole list unreadable, and may be reckoned with."""
     written = ("infinity", "-infinity", "290000-01-01", "10000-01-01", "4000-01-01 BC", "2026-11-30 12:00+02")
     told = [LAST, FIRST, LAST, LAST, FIRST, datetime(2026, 11, 30, 10, tzinfo=UTC)]
@@ -133,11 +137,15 @@ async def test_a_time_that_no_clock_shows_is_read_as_a_very_early_or_late_one(ds
     alone = await db.connect(dsn, application_name="tireless test")
     try:
         async with pool.connection() as pooled:
-            for conn in (alone, pooled):
-                found = await conn.execute(query.encode(), {"written": list(written)})
+            for each in (alone, pooled):
+                found = await each.execute(query.encode(), {"written": list(written)})
                 assert [row[0] for row in await found.fetchall()] == told
     finally:
         await alone.close()
+    for moment, is_one in ((FIRST, True), (LAST, True), (FIRST - SECOND, False), (LAST + SECOND, False)):
+        # What is compared or asked from is stored only where it is read as what it is.
+        with contextlib.nullcontext() if is_one else pytest.raises(psycopg.errors.CheckViolation, match="moment_has"):
+            await conn.execute("SELECT %(moment)s::moment", {"moment": moment})
     for zone in (timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
         assert FIRST.astimezone(zone) - timedelta(days=300) < LAST.astimezone(zone) + timedelta(days=300)
 

@@ -151,8 +151,8 @@ async def test_no_act_is_done_by_half(disk: tuple[Connection, Path]) -> None:
     for act in (say, record, enqueue_one):
         await until_full(conn, act)
     # In the page that holds the row: neither inserts nor VACUUM take the room that fillfactor keeps for updates.
-    # Claims do take it, and it comes back once nobody, in any database of the server, is still in a transaction
-    # begun before: nothing to build a test on.
+    # Claims do take it, and it comes back once nobody, an autovacuum for one, looks at what was there before them:
+    # nothing to build a test on.
     assert held.token in await renew_claim(conn, [(held.job_id, held.token)])
     await until_full(conn, claim)
     await until_full(conn, end, tries=1)

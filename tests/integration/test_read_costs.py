@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
 from tests.support import rows
-from tests.support.transitions import CASES, Do, there
-from tireless.domain.labels import LabelScheme
+from tests.support.asked import HOT
+from tests.support.transitions import CASES, there
 from tireless.domain.outcome import Outcome
 from tireless.store import tell
 from tireless.store.children import created_lately
 from tireless.store.claim import Claim, RunnerId, claim_next
 from tireless.store.db import Connection
-from tireless.store.dependencies import look_at_dependents, refresh_own_waits
-from tireless.store.explaining import explain
-from tireless.store.history import recall
-from tireless.store.inspect_jobs import attempt_output, event_rows, job_detail
+from tireless.store.dependencies import look_at_dependents
 from tireless.store.inspect_places import stats
 from tireless.store.jobs import lock_kin, refresh_waits
-from tireless.store.known import known_of
-from tireless.store.lanes import hold_rows
 from tireless.store.look import take_looks
-from tireless.store.polls import take_repository
-from tireless.store.publish import children_of, family_numbers, take_publishing
+from tireless.store.publish import family_numbers
 from tireless.store.settle import Ending, Word, settle, settle_together
-from tireless.store.sweep import Retention, clock_and_leases, expire_stale_claims, prune, wake_due, wake_full
+from tireless.store.sweep import Retention, expire_stale_claims, prune, wake_due
 from tireless.store.usage import usage_sums
 
 MANY = 3000
@@ -207,26 +200,6 @@ async def test_to_prune_a_job_reads_what_points_at_it(conn: Connection, running:
 
 
 STATES: tuple[tuple[str, dict[str, bool]], ...] = (("publishing", {}), ("waiting", {"hold": True}), ("delivered", {}))
-HOT: dict[str, Do] = {
-    "explain": lambda conn, at: explain(conn, rows.REPO, at.number, scheme=LabelScheme()),
-    "a job's page": lambda conn, at: job_detail(conn, at.job_id),
-    "its output": lambda conn, at: attempt_output(conn, at.job_id),
-    "its events": lambda conn, at: event_rows(conn, job_id=at.job_id),
-    "what went before": lambda conn, at: recall(conn, at.job_id),
-    "what intake knows": lambda conn, at: known_of(
-        conn, at.repository_id, at.number, offset=timedelta(), scheme=LabelScheme(), people=()
-    ),
-    "whom it waits for": lambda conn, at: refresh_own_waits(conn, at.job_id),
-    "its picture": lambda conn, at: tell.picture(conn, at.issue_id),
-    "a mirror's turn": lambda conn, _: tell.take_due(conn, [rows.FORGE], by="m", take_s=60, unanswered_s=60),
-    "a poll's turn": lambda conn, _: take_repository(conn, [rows.FORGE], by="p", full_scan_s=60),
-    "a publisher's turn": lambda conn, _: take_publishing(conn, [rows.FORGE], by="p", take_s=60, unanswered_s=60),
-    "its children to publish": lambda conn, at: children_of(conn, at.job_id, unanswered_s=60),
-    "the holds": lambda conn, _: hold_rows(conn),
-    "the clock": lambda conn, _: clock_and_leases(conn),
-    "what fills up": lambda conn, _: wake_full(conn),
-}
-"""What is asked for one job or at every tick, beside the transitions."""
 
 
 @pytest.mark.parametrize("table", ["job", "attempt"])

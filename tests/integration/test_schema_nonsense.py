@@ -6,24 +6,15 @@ One row that somebody changed by hand must not stop the claims and ends of a lan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 import pytest
+from psycopg import sql
 
 from tests.support import rows
+from tests.support.asked import HOT, IN_FULL
 from tests.support.transitions import CASES, Do, there
-from tireless.domain.labels import LabelScheme
 from tireless.errors import Refused, StoreError
-from tireless.store import inspect_jobs, inspect_places, lanes, sweep, tell
-from tireless.store.comparing import recheck
 from tireless.store.db import Connection, constraint_of, transaction
-from tireless.store.explaining import explain
-from tireless.store.history import recall
-from tireless.store.known import known_of
-from tireless.store.look import take_looks
-from tireless.store.owners import take_owner
-from tireless.store.polls import poll_sooner, take_repository
-from tireless.store.publish import take_publishing
 
 COLUMNS = """
 SELECT c.table_name AS of, c.column_name AS name, c.data_type AS type FROM information_schema.columns c
@@ -44,50 +35,15 @@ NUMBERS: dict[str, Sequence[str]] = {
 }
 SHAPES: dict[str, Sequence[str]] = {
     "timestamp with time zone": (
-        "'infinity'",
-        "'-infinity'",
-        "'290000-01-01'",
-        "'9999-12-31 23:59:59Z'",
-        "'0001-01-01Z'",
+        "infinity",
+        "-infinity",
+        "290000-01-01",
+        "9999-12-31 23:59:59Z",
+        "0001-01-01Z",
     ),
-    "jsonb": ("'[]'", "'null'", "'5'", "'[null]'", """'{"a": {}}'"""),
+    "jsonb": ("[]", "null", "5", "[null]", '{"a": {}}'),
     "integer": ("2147483647",),
     "bigint": ("9223372036854775807",),
-}
-FORGES = [rows.FORGE]
-
-ASKED: dict[str, Do] = {
-    "jobs": lambda conn, _: inspect_jobs.job_rows(conn),
-    "a job": lambda conn, of: inspect_jobs.job_detail(conn, of.job_id),
-    "its output": lambda conn, of: inspect_jobs.attempt_output(conn, of.job_id),
-    "events": lambda conn, _: inspect_jobs.event_rows(conn),
-    "children": lambda conn, of: inspect_jobs.children_of(conn, rows.REPO, of.number),
-    "issues": lambda conn, _: inspect_places.issue_rows(conn, told=False),
-    "repositories": lambda conn, _: inspect_places.repository_rows(conn, all_known=True),
-    "runners": lambda conn, _: inspect_places.runner_rows(conn),
-    "looks": lambda conn, _: inspect_places.look_rows(conn),
-    "metrics": lambda conn, _: inspect_places.stats(conn),
-    "explain": lambda conn, of: explain(conn, rows.REPO, of.number, scheme=LabelScheme()),
-    "lanes": lambda conn, _: lanes.lane_rows(conn),
-    "holds": lambda conn, _: lanes.hold_rows(conn),
-    "marks": lambda conn, _: lanes.lane_marks(conn),
-    "what went before": lambda conn, of: recall(conn, of.job_id),
-    "what intake knows": lambda conn, of: known_of(
-        conn, of.repository_id, of.number, offset=timedelta(seconds=1), scheme=LabelScheme(), people=()
-    ),
-    "the mirror": lambda conn, _: tell.take_due(conn, FORGES, by="m", take_s=60, unanswered_s=60),
-    "a picture": lambda conn, of: tell.picture(conn, of.issue_id),
-    "what was told": lambda conn, _: recheck(conn, after_s=60),
-    "the poller": lambda conn, _: take_repository(conn, FORGES, by="p", full_scan_s=60),
-    "its search": lambda conn, _: take_owner(conn, FORGES, by="p"),
-    "its schedule": lambda conn, _: poll_sooner(conn, FORGES, poll_s=60, full_scan_s=3600),
-    "its looks": lambda conn, _: take_looks(conn, FORGES, limit=9),
-    "the publisher": lambda conn, _: take_publishing(conn, FORGES, by="p", take_s=60, unanswered_s=60),
-    "pruning": lambda conn, _: sweep.prune(conn, retention=sweep.Retention()),
-    "the clock": lambda conn, _: sweep.clock_and_leases(conn),
-    "ending holds": lambda conn, _: sweep.end_holds(conn),
-    "waking": lambda conn, _: sweep.wake_due(conn),
-    "taking back": lambda conn, _: sweep.expire_stale_claims(conn),
 }
 MORE = """
 INSERT INTO look (repository_id, number, why) SELECT id, 77, 'why' FROM repository;
@@ -101,16 +57,25 @@ SELECT 'r', 'h', gen_random_uuid(), 1, 1, '{claude}', '1'
 """Rows of the tables that a job alone does not fill."""
 
 
-async def spoilt(conn: Connection, where: str, value: str) -> str | None:
-    """Write a value into a column of every row, at once or not at all; the constraint that refuses it."""
+async def more(conn: Connection) -> None:
+    """Write them."""
+    for statement in MORE.split(";"):
+        await conn.execute(f"{statement} ON CONFLICT DO NOTHING".encode())
+
+
+async def taken(conn: Connection, where: str, value: str) -> bool:
+    """Write a value into a column of every row, all or none; False where a constraint with a name refuses it."""
     table, column = where.split(".")
+    statement = sql.SQL("UPDATE {} SET {} = %(value)s").format(sql.Identifier(table), sql.Identifier(column))
     try:
-        async with transaction(conn, "writing nonsense"):
-            await conn.execute(f"UPDATE {table} SET {column} = {value}".encode())  # noqa: S608 - ours, all three
+        async with transaction(conn, f"writing {value} into {where}"):
+            await conn.execute(statement, {"value": value})
             await conn.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except StoreError as error:
-        return constraint_of(error) or str(error)
-    return None
+        if constraint_of(error) is None:
+            raise
+        return False
+    return True
 
 
 async def fault(conn: Connection, act: Do, made: rows.Made) -> str | None:
@@ -141,11 +106,10 @@ async def test_a_number_at_its_end_stops_nothing(conn: Connection) -> None:
     for key, some in CASES.items():
         for one in some:
             made = await one.prepare(conn)
-            for statement in MORE.split(";"):
-                await conn.execute(f"{statement} ON CONFLICT DO NOTHING".encode())
+            await more(conn)
             for where, value in everywhere:
                 async with conn.transaction(force_rollback=True):
-                    if await spoilt(conn, where, value) is None:
+                    if await taken(conn, where, value):
                         accepted.add((where, value))
                         if why := await fault(conn, one.do, made):
                             faults[(where, value, key[0])] = why
@@ -157,16 +121,15 @@ async def test_a_number_at_its_end_stops_nothing(conn: Connection) -> None:
 @pytest.mark.long
 async def test_what_no_clock_shows_and_nobody_expects_empties_no_list(conn: Connection) -> None:
     """Times without an end or beyond the years there are, documents of another shape: all that reads them reads on."""
-    made = await there("publishing")(conn)
-    for statement in MORE.split(";"):
-        await conn.execute(statement.encode())
-    assert {name: why for name, ask in ASKED.items() if (why := await fault(conn, ask, made))} == {}
+    made, asked = await there("publishing")(conn), HOT | IN_FULL
+    await more(conn)
+    assert {name: why for name, ask in asked.items() if (why := await fault(conn, ask, made))} == {}
     faults, accepted = {}, set()
     for where, value in await columns(conn, SHAPES):
         async with conn.transaction(force_rollback=True):
-            if await spoilt(conn, where, value) is None:
+            if await taken(conn, where, value):
                 accepted.add((where, value))
-                for name, ask in ASKED.items():
+                for name, ask in asked.items():
                     if why := await fault(conn, ask, made):
                         faults[(where, value, name)] = why
     assert faults == {}

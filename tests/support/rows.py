@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from psycopg import AsyncCursor, sql
+from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -96,7 +96,7 @@ async def row(conn: Connection, table: str, key: object) -> dict[str, object]:
 
 async def rows(conn: Connection, query: str, **params: object) -> list[dict[str, object]]:
     """All rows of a query, as dicts."""
-    async with _cursor(conn) as cursor:
+    async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), params or None)
         return await cursor.fetchall()
 
@@ -108,16 +108,12 @@ async def value(conn: Connection, query: str, **params: object) -> object:
     return next(iter(found[0].values()))
 
 
-def _cursor(conn: Connection) -> AsyncCursor[dict[str, object]]:
-    return conn.cursor(row_factory=dict_row)
-
-
 def _key_of(table: str) -> str:
     return "name" if table in ("lane", "forge") else "id"
 
 
 async def _one(conn: Connection, statement: sql.Composed, params: dict[str, object]) -> dict[str, object]:
-    async with _cursor(conn) as cursor:
+    async with conn.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(statement, params)
         found = await cursor.fetchone()
     assert found is not None, f"no row for {statement.as_string(None)} with {params}"

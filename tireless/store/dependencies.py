@@ -96,9 +96,7 @@ WITH noted AS (
           -- Of its plan those that run: what rests was told (refresh_waits), these keep it for when they come back.
           SELECT j.issue_id FROM job j
            WHERE j.state IN ('claimed', 'publishing')
-             AND j.issue_id = ANY (%(plan_issue_id)s::bigint
-                                   || ARRAY(SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s))
-         ) waits
+             AND j.issue_id = ANY (kin_of(%(plan_issue_id)s))) waits
     JOIN issue i ON i.id = waits.issue_id
    ORDER BY i.repository_id, i.number
   ON CONFLICT (repository_id, number) DO UPDATE
@@ -120,7 +118,7 @@ async def look_at_dependents(
 ) -> None:
     """An issue was closed, opened again, or is gone: issues of any repository that wait for it are read again.
 
-    `plan_issue_id`: of the plan it is a child of.
+    So are those of its plan whose jobs run. `plan_issue_id`: the issue of the plan it is a child of; None: of none.
     """
     values = {
         "repository_id": repository_id,

@@ -243,8 +243,7 @@ async def call_off(conn: Connection, job_id: int, reason: Cancelled, *, who: str
 LOCK_KIN = """
 SELECT FROM job j
  WHERE j.state IN ('pending', 'waiting')
-   AND j.issue_id = ANY (%(plan_issue_id)s::bigint
-                         || ARRAY(SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s))
+   AND j.issue_id = ANY (kin_of(%(plan_issue_id)s))
  ORDER BY j.id FOR NO KEY UPDATE
 """
 
@@ -265,8 +264,7 @@ WITH kin AS MATERIALIZED (
   SELECT j.id, j.state, j.lane, j.waits_for, issue_waits_for(j.issue_id, j.kind) AS waits
     FROM job j
    WHERE j.state IN ('pending', 'waiting')
-     AND j.issue_id = ANY (%(plan_issue_id)s::bigint
-                           || ARRAY(SELECT c.issue_id FROM child c WHERE c.plan_issue_id = %(plan_issue_id)s))
+     AND j.issue_id = ANY (kin_of(%(plan_issue_id)s))
    ORDER BY j.id FOR NO KEY UPDATE
 ), moved AS (
   UPDATE job SET waits_for = kin.waits, state = 'waiting' FROM kin
